@@ -1,0 +1,243 @@
+"""The one fold: what the events of a job add up to. Used live, at restart, by stories, records and tests.
+
+`evolve(job, event)` is total: it never raises on a sequence the core can write, and a late event of an older run changes
+nothing but its own place in history. Values are frozen; a change is a new value.
+"""
+
+from typing import assert_never
+
+import msgspec
+
+from ..protocol.exits import ExitInfo
+from ..protocol.ids import AgentKey, Token
+from ..protocol.requests import RunSpec
+from ..protocol.status import ACTIVE, CANCELED, MISSING, PENDING, RUNNING
+from .events import AttemptEnded, JobEvent, RunEnded, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
+
+#: Earlier runs kept in a job; older ones are only counted (the log still has them).
+HISTORY_LENGTH = 50
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None while anything of it may live."""
+
+    token: Token
+    agent_key: AgentKey
+    op_id: str
+    placed_at: float
+    pid: int | None = None
+    start_ticks: int | None = None
+    started_at: float | None = None
+    host: str | None = None
+    boot_id: str | None = None
+    ended_at: float | None = None
+    exit: ExitInfo | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    tasks: tuple[Task, ...] = ()
+    ended_at: float | None = None
+    reason: str | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    reason: str
+    by: str
+    grace_secs: float
+    note: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    serial: int
+    status: str
+    spec: RunSpec
+    run_dir: str
+    req_id: str
+    queued_at: float
+    #: first process
+    started_at: float | None = None
+    #: when the status became final
+    ended_at: float | None = None
+    reason: str | None = None
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    stop: Stop | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def live_tasks(self) -> tuple[Task, ...]:
+        return tuple(t for a in self.attempts for t in a.tasks if t.live)
+
+    @property
+    def busy(self) -> bool:
+        """Is anything owed for this run: a status, or the end of a process?"""
+        return self.active or any(t.live for a in self.attempts for t in a.tasks)
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """The exit that stands for the run: the first failed task's of the last attempt that has one, else the last one's."""
+        for attempt in reversed(self.attempts):
+            exits = [t.exit for t in attempt.tasks if t.exit is not None]
+            if exits:
+                return next((e for e in exits if not e.ok), exits[-1])
+        return None
+
+
+class PastRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of an earlier run. Its live tasks are still watched until they end."""
+
+    serial: int
+    status: str
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    reason: str | None
+    error: str | None
+    compute_job_hash: str | None
+    compute_model: str
+    job_run_mode: str
+    exit_code: int | None
+    exit_signal: int | None
+    live_tasks: tuple[Task, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A compute job: the slot for results that a computeJid names. `version` counts its events."""
+
+    jid: str
+    version: int = 0
+    run: Run | None = None
+    history: tuple[PastRun, ...] = ()
+    history_dropped: int = 0
+
+    @property
+    def status(self) -> str:
+        return MISSING if self.run is None else self.run.status
+
+    @property
+    def busy(self) -> bool:
+        return (self.run is not None and self.run.busy) or any(p.live_tasks for p in self.history)
+
+    def live_tasks(self) -> tuple[Task, ...]:
+        own = self.run.live_tasks if self.run else ()
+        return own + tuple(t for p in self.history for t in p.live_tasks)
+
+    def task(self, token: Token) -> Task | None:
+        """The live or ended task with this token, if this job still knows it."""
+        if self.run and self.run.serial == token.serial:
+            return next((t for a in self.run.attempts for t in a.tasks if t.token == token), None)
+        return next((t for p in self.history for t in p.live_tasks if t.token == token), None)
+
+
+def evolve(job: Job, event: JobEvent) -> Job:
+    """The job after this event."""
+    job = msgspec.structs.replace(job, version=job.version + 1)
+    match event:
+        case RunRequested():
+            return _requested(job, event)
+        case TaskPlaced():
+            task = Task(token=event.token, agent_key=event.agent_key, op_id=event.op_id, placed_at=event.at)
+            return _with_run(job, event.token.serial, lambda run: _placed(run, task))
+        case TaskStarted():
+            return _with_run(job, event.token.serial, lambda run: _started(run, event))
+        case StopRequested():
+            stop = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=event.grace_secs, note=event.note)
+            return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop))
+        case TaskEnded():
+            return _ended(job, event)
+        case AttemptEnded():
+            return _with_run(job, event.serial, lambda run: _attempt_ended(run, event))
+        case RunEnded():
+            return _with_run(job, event.serial, lambda run: _run_ended(run, event))
+        case _:
+            assert_never(event)
+
+
+def fold(jid: str, events: list[JobEvent]) -> Job:
+    """The job that these events, oldest first, add up to."""
+    job = Job(jid=jid)
+    for e in events:
+        job = evolve(job, e)
+    return job
+
+
+def _with_run(job: Job, serial: int, change) -> Job:  # type: ignore[no-untyped-def]
+    if job.run is None or job.run.serial != serial:
+        return job
+    return msgspec.structs.replace(job, run=change(job.run))
+
+
+def _requested(job: Job, e: RunRequested) -> Job:
+    history, dropped = job.history, job.history_dropped
+    if job.run is not None:
+        history = (*history, _past(job.run))
+        while len(history) > HISTORY_LENGTH and not history[0].live_tasks:
+            history, dropped = history[1:], dropped + 1
+    run = Run(serial=e.serial, status=PENDING, spec=e.spec, run_dir=e.run_dir, req_id=e.req_id, queued_at=e.at)
+    return msgspec.structs.replace(job, run=run, history=history, history_dropped=dropped)
+
+
+def _past(run: Run) -> PastRun:
+    e = run.exit
+    return PastRun(
+        serial=run.serial, status=run.status, queued_at=run.queued_at, started_at=run.started_at, ended_at=run.ended_at,
+        reason=run.reason, error=run.error, compute_job_hash=run.spec.compute_job_hash, compute_model=run.spec.compute_model,
+        job_run_mode=run.spec.job_run_mode, exit_code=e.code if e else None, exit_signal=e.signal if e else None,
+        live_tasks=run.live_tasks,
+    )
+
+
+def _placed(run: Run, task: Task) -> Run:
+    number = task.token.attempt
+    attempts = run.attempts if any(a.number == number for a in run.attempts) else (*run.attempts, Attempt(number=number))
+    return msgspec.structs.replace(run, attempts=tuple(
+        msgspec.structs.replace(a, tasks=(*a.tasks, task)) if a.number == number else a for a in attempts
+    ))
+
+
+def _change_task(run: Run, token: Token, **fields: object) -> Run:
+    return msgspec.structs.replace(run, attempts=tuple(
+        a if a.number != token.attempt else msgspec.structs.replace(a, tasks=tuple(
+            msgspec.structs.replace(t, **fields) if t.token == token else t for t in a.tasks
+        )) for a in run.attempts
+    ))
+
+
+def _started(run: Run, e: TaskStarted) -> Run:
+    run = _change_task(run, e.token, pid=e.pid, start_ticks=e.start_ticks, started_at=e.started_at, host=e.host, boot_id=e.boot_id)
+    status = RUNNING if run.status == PENDING else run.status
+    return msgspec.structs.replace(run, status=status, started_at=run.started_at or e.started_at)
+
+
+def _ended(job: Job, e: TaskEnded) -> Job:
+    if job.run is not None and job.run.serial == e.token.serial:
+        started = e.exit.started_at if e.exit.source != "start" else None
+        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit)
+        return msgspec.structs.replace(job, run=msgspec.structs.replace(run, started_at=run.started_at or started))
+    return msgspec.structs.replace(job, history=tuple(
+        msgspec.structs.replace(p, live_tasks=tuple(t for t in p.live_tasks if t.token != e.token)) if p.serial == e.token.serial else p
+        for p in job.history
+    ))
+
+
+def _attempt_ended(run: Run, e: AttemptEnded) -> Run:
+    known = run.attempts if any(a.number == e.attempt for a in run.attempts) else (*run.attempts, Attempt(number=e.attempt))
+    return msgspec.structs.replace(run, attempts=tuple(
+        msgspec.structs.replace(a, ended_at=e.at, reason=e.reason) if a.number == e.attempt else a for a in known
+    ))
+
+
+def _run_ended(run: Run, e: RunEnded) -> Run:
+    if not run.active:
+        return run
+    error = e.error if e.status != CANCELED else None
+    return msgspec.structs.replace(run, status=e.status, ended_at=e.at, reason=e.reason, error=error)

@@ -1,0 +1,213 @@
+"""The one codec: messages <-> binary frames (msgpack).
+
+A frame is a map `{v, seq, m: [message...]}`, or a chunk of a frame that would be over the limit: `{v, seq, id, i, of, d}`.
+`seq` counts the frames of one direction of one connection from 1; the reader is told of a gap and decides what to do.
+Limits are checked before anything is built (size) or used (depth, number of keys, duplicate keys). Whatever is wrong
+with a frame is a `FrameError` with a code of protocol.errors; nothing else leaves this module, whatever the bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack
+import msgspec
+
+from .messages import PROTOCOL_VERSION, UNIONS, Direction
+
+MAX_FRAME = 1024 * 1024
+#: largest message, after its chunks were put together
+MAX_MESSAGE = 16 * 1024 * 1024
+MAX_DEPTH = 16
+MAX_KEYS = 10_000
+MAX_BATCH = 256
+_CHUNK_ROOM = 256
+
+
+class FrameError(Exception):
+    """A frame was refused. `close`: the peer cannot be trusted to be in step any more; end the connection."""
+
+    def __init__(self, code: str, sentence: str, *, close: bool) -> None:
+        super().__init__(f"{code}: {sentence}")
+        self.code = code
+        self.sentence = sentence
+        self.close = close
+
+
+class Encoder:
+    """Turns messages into frames for one direction of one connection."""
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        self._seq = 0
+        self._next_chunked = 0
+
+    def frames(self, messages: Sequence[Any]) -> Iterator[bytes]:
+        """Frames that carry `messages` in order. Raises FrameError("tooLarge") before any frame of an oversize message."""
+        batch: list[bytes] = []
+        size = 0
+        for message in messages:
+            body = _pack(msgspec.to_builtins(message, builtin_types=(bytes,)))
+            if len(body) > MAX_MESSAGE:
+                raise FrameError("tooLarge", f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}", close=False)
+            if batch and (size + len(body) > self._max_frame - _CHUNK_ROOM or len(batch) >= MAX_BATCH):
+                yield from self._close(batch)
+                batch, size = [], 0
+            batch.append(body)
+            size += len(body)
+        if batch:
+            yield from self._close(batch)
+
+    def _close(self, batch: list[bytes]) -> Iterator[bytes]:
+        # An array header, then the packed messages as they are: packing each message once is enough.
+        body = _array_header(len(batch)) + b"".join(batch)
+        if len(body) <= self._max_frame - _CHUNK_ROOM:
+            self._seq += 1
+            yield _map_header({"v": PROTOCOL_VERSION, "seq": self._seq}, extra=1) + _pack("m") + body
+            return
+        self._next_chunked += 1
+        room = self._max_frame - _CHUNK_ROOM
+        parts = [body[i : i + room] for i in range(0, len(body), room)]
+        for i, part in enumerate(parts):
+            self._seq += 1
+            yield _pack({"v": PROTOCOL_VERSION, "seq": self._seq, "id": self._next_chunked, "i": i, "of": len(parts), "d": part})
+
+
+class Decoder:
+    """Turns frames into messages for one direction of one connection."""
+
+    def __init__(self, direction: Direction, max_frame: int = MAX_FRAME) -> None:
+        self._union = UNIONS[direction]
+        self._max_frame = max_frame
+        self._seq = 0
+        self._chunks: list[bytes] = []
+        self._chunk_id: int | None = None
+        self.gaps = 0
+
+    def messages(self, frame: bytes) -> list[Any]:
+        """The messages that this frame completes. Raises FrameError. A gap in `seq` only adds to `gaps`."""
+        if not isinstance(frame, bytes | bytearray | memoryview):
+            raise FrameError("malformed", "a text frame; this protocol is binary", close=True)
+        if len(frame) > self._max_frame:
+            raise FrameError("tooLarge", f"a frame of {len(frame)} bytes is over the limit of {self._max_frame}", close=True)
+        outer = _unpack(frame)
+        if not isinstance(outer, dict):
+            raise FrameError("malformed", "a frame is a map", close=True)
+        if outer.get("v") != PROTOCOL_VERSION:
+            raise FrameError("malformed", f"protocol version {_brief(outer.get('v'))}; this end speaks {PROTOCOL_VERSION}", close=True)
+        self._count(outer.get("seq"))
+        if outer.keys() == {"v", "seq", "m"}:
+            return self._convert(outer["m"])
+        if outer.keys() == {"v", "seq", "id", "i", "of", "d"}:
+            body = self._chunk(outer)
+            return [] if body is None else self._convert(_unpack(body))
+        raise FrameError("malformed", "a frame has the keys v, seq, m or v, seq, id, i, of, d", close=True)
+
+    def _count(self, seq: Any) -> None:
+        if type(seq) is not int or seq < 1:
+            raise FrameError("malformed", "seq is not a positive integer", close=True)
+        if seq != self._seq + 1:
+            self.gaps += 1
+            self._chunks, self._chunk_id = [], None
+        self._seq = seq
+
+    def _chunk(self, outer: dict[str, Any]) -> bytes | None:
+        number, index, of, data = outer["id"], outer["i"], outer["of"], outer["d"]
+        if not (type(number) is int and type(index) is int and type(of) is int and isinstance(data, bytes) and 0 <= index < of):
+            raise FrameError("malformed", "a chunk needs integers id, i < of, and bytes d", close=True)
+        if index == 0:
+            self._chunks, self._chunk_id = [], number
+        if number != self._chunk_id or index != len(self._chunks):
+            # its beginning was lost: what it carried is asked for again by snapshot
+            self._chunks, self._chunk_id = [], None
+            return None
+        self._chunks.append(data)
+        if sum(map(len, self._chunks)) > MAX_MESSAGE + self._max_frame:
+            self._chunks, self._chunk_id = [], None
+            raise FrameError("tooLarge", f"chunks of more than {MAX_MESSAGE} bytes", close=True)
+        if index + 1 < of:
+            return None
+        body, self._chunks, self._chunk_id = b"".join(self._chunks), [], None
+        return body
+
+    def _convert(self, items: Any) -> list[Any]:
+        if not isinstance(items, list) or len(items) > MAX_BATCH:
+            raise FrameError("malformed", f"m is a list of at most {MAX_BATCH} messages", close=True)
+        out = []
+        for item in items:
+            op = item.get("op") if isinstance(item, dict) else None
+            try:
+                out.append(msgspec.convert(item, self._union))
+            except (msgspec.ValidationError, ValueError) as e:
+                unknown = isinstance(op, str) and "Invalid value" in str(e) and "`$.op`" in str(e)
+                code = "unknownOp" if unknown else "malformed"
+                raise FrameError(code, f"op={_brief(op)}: {str(e)[:200]}", close=not unknown) from None
+        return out
+
+
+def pack_one(message: Any) -> bytes:
+    """One message as msgpack, outside any frame (golden files, fuzzing)."""
+    return _pack(msgspec.to_builtins(message, builtin_types=(bytes,)))
+
+
+def _pack(value: Any) -> bytes:
+    try:
+        packed = msgpack.packb(value)
+    except (ValueError, TypeError, OverflowError) as e:
+        raise FrameError("malformed", f"cannot be packed: {str(e)[:200]}", close=False) from None
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def _array_header(n: int) -> bytes:
+    return bytes(msgpack.Packer(autoreset=True).pack_array_header(n))
+
+
+def _map_header(first: dict[str, Any], extra: int) -> bytes:
+    return bytes(msgpack.Packer(autoreset=True).pack_map_header(len(first) + extra)) + b"".join(_pack(k) + _pack(v) for k, v in first.items())
+
+
+class _Pairs:
+    """Builds maps, refusing duplicate and non-string keys, and counting them against MAX_KEYS."""
+
+    def __init__(self) -> None:
+        self.keys = 0
+
+    def __call__(self, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+        self.keys += len(pairs)
+        if self.keys > MAX_KEYS:
+            raise FrameError("tooLarge", f"more than {MAX_KEYS} keys", close=True)
+        out = dict(pairs)
+        if len(out) != len(pairs):
+            raise FrameError("malformed", "a key occurs twice", close=True)
+        return out
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise FrameError("malformed", f"extension type {code}", close=True)
+
+
+def _unpack(frame: bytes) -> Any:
+    try:
+        value = msgpack.unpackb(
+            frame, object_pairs_hook=_Pairs(), ext_hook=_no_extension, strict_map_key=True, raw=False,
+            max_str_len=MAX_MESSAGE, max_bin_len=MAX_MESSAGE, max_array_len=100_000, max_map_len=MAX_KEYS, max_ext_len=0,
+        )
+    except FrameError:
+        raise
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as e:
+        raise FrameError("malformed", f"not msgpack: {type(e).__name__}", close=True) from None
+    if not _shallow(value, MAX_DEPTH):
+        raise FrameError("tooDeep", f"nested deeper than {MAX_DEPTH}", close=True)
+    return value
+
+
+def _shallow(value: Any, room: int) -> bool:
+    if isinstance(value, dict):
+        return room > 0 and all(_shallow(v, room - 1) for v in value.values() if isinstance(v, dict | list))
+    if isinstance(value, list):
+        return room > 0 and all(_shallow(v, room - 1) for v in value if isinstance(v, dict | list))
+    return True
+
+
+def _brief(value: Any) -> str:
+    return ascii(value)[:40]

@@ -1,0 +1,64 @@
+"""One error tree of plain values: a code that crosses the wire, a sentence for a person, and what to do next.
+
+A `Refusal` is the normal way to say no. It changes nothing, is counted by its code, and never carries a stack trace.
+"""
+
+import msgspec
+
+
+class Code(msgspec.Struct, frozen=True):
+    """http: status on the HTTP interface. retry: may the very same request succeed later? advice: what to do next."""
+
+    http: int
+    retry: bool
+    advice: str
+
+
+CODES: dict[str, Code] = {
+    "badRequest": Code(400, False, "correct the request and send it again"),
+    "unauthenticated": Code(401, False, "send the secret as 'Authorization: Bearer ...'"),
+    "notFound": Code(404, False, "check the id; 'jobscribe job list' shows what there is"),
+    "methodNotAllowed": Code(405, False, "see the API page for the method of this address"),
+    "anotherRun": Code(409, False, "wait for the other run, cancel it, or use another simulation"),
+    "staleSerial": Code(409, False, "ask for the status again and use the serial it names"),
+    "alreadyEnded": Code(409, False, "nothing needs to be done; ask for the status"),
+    "conflict": Code(409, True, "send the same request again"),
+    "tooLarge": Code(413, False, "send less at once"),
+    "tooDeep": Code(400, False, "flatten the data"),
+    "unknownApp": Code(404, False, "check the simulation type; the ones installed are named in the message"),
+    "unknownOp": Code(400, False, "both ends must run compatible versions"),
+    "malformed": Code(400, False, "both ends must run compatible versions"),
+    "foreignToken": Code(403, False, "nothing; the message was dropped"),
+    "runDirUnwritable": Code(409, False, "make the run directory writable, then submit again"),
+    "tooManyRequests": Code(429, True, "slow down and send the same request again"),
+    "storageUnavailable": Code(503, True, "free the disk or mend the store, then send the same request again"),
+    "agentUnavailable": Code(503, True, "look at the agent's log; the request may be sent again"),
+    "draining": Code(503, True, "the supervisor is stopping; send the same request again in a moment"),
+    "deadline": Code(504, True, "the same request may be sent again"),
+    "internal": Code(500, True, "the operator finds the trace in the supervisor's log"),
+    "unsafe": Code(500, False, "change the setting that is named"),
+    "rootBusy": Code(500, False, "stop the other supervisor, or use another root"),
+    "networkFileSystem": Code(500, False, "put the root on a local disk (only the users' tree may lie on a network file system)"),
+    "storeDamaged": Code(500, False, "run 'jobscribe db check'; restore a backup, or cut the log where the check says"),
+    "unknownEvent": Code(500, False, "start the version of jobscribe that wrote the store, or a newer one"),
+    "badConfig": Code(500, False, "correct the setting that is named"),
+    "portTaken": Code(500, False, "choose another port, or 0 for a free one"),
+}
+
+
+class Refusal(Exception):
+    """A request or message that is not carried out. `code` is a key of CODES; `sentence` is for a person."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(f"{code}: {sentence}")
+        self.code = code
+        self.sentence = sentence
+
+    @property
+    def http(self) -> int:
+        return CODES[self.code].http
+
+    def body(self) -> dict[str, object]:
+        """The form that crosses the wire: state, code, error (the sentence), advice, retry."""
+        c = CODES[self.code]
+        return {"state": "error", "code": self.code, "error": self.sentence, "advice": c.advice, "retry": c.retry}

@@ -1,0 +1,63 @@
+"""How one execution ended: what is known, kept apart, so that nobody has to guess a signal out of an exit code."""
+
+import signal as _names
+from typing import Literal
+
+import msgspec
+
+#: Who says so: the keeper that waited for the process; the job's own wrapper script (its keeper was gone);
+#: the start itself (it never ran); or nobody.
+Source = Literal["keeper", "script", "start", "lost"]
+
+
+class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """code 0..255 or None; signal 1..64 or None; at most one of the two is set. Times are unix seconds, sizes bytes."""
+
+    code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+    source: Source = "keeper"
+    #: our own intent, recorded before the first signal was sent
+    stop_reason: str | None = None
+    #: why there is no exit, or why it never started
+    detail: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    user_secs: float | None = None
+    system_secs: float | None = None
+    max_rss_bytes: int | None = None
+    #: processes of the job that outlived its main process and were killed
+    survivors_killed: int = 0
+    termination_message: str | None = None
+    last_lines: str | None = None
+    stdout_bytes: int | None = None
+    stderr_bytes: int | None = None
+    dropped_bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def shell_code(self) -> int:
+        """What a shell would report: the code, 128+n for signal n, 125 where nothing is known."""
+        if self.code is not None:
+            return self.code
+        return 128 + self.signal if self.signal is not None else 125
+
+    def sentence(self) -> str:
+        """One line for a person."""
+        if self.source == "start":
+            return f"could not be started: {self.detail}"
+        if self.source == "lost":
+            return f"its end is not known: {self.detail}"
+        if self.signal is not None:
+            return f"ended by signal {self.signal} ({signal_name(self.signal)})" + (", core dumped" if self.core_dumped else "")
+        return f"exit code {self.code}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return _names.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,158 @@
+"""Ids and names: their shapes, how they are parsed at the edge, how they are shortened for people.
+
+An id is parsed once, where it enters the system; behind that point it is trusted to have its shape. All shapes are
+plain ASCII, so a look-alike from another alphabet, a NUL, a slash or `..` never gets past this module.
+"""
+
+import hashlib
+import re
+from typing import Annotated, Any
+
+import msgspec
+
+from .errors import Refusal
+
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+OP_ID_LENGTH = 32
+AGENT_SHORT, OP_SHORT, UID_SHORT = 4, 6, 4
+
+Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
+Sid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
+SimulationType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,31}\Z")]
+ComputeModel = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")]
+ComputeJid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z")]
+OpId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
+AgentId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
+ReqId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,64}\Z")]
+Role = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}\Z")]
+Driver = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z")]
+Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z")]
+Serial = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Ordinal = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+
+_SHAPES: dict[str, tuple[Any, str]] = {
+    "uid": (Uid, "8 letters or digits"),
+    "simulationId": (Sid, "8 letters or digits"),
+    "simulationType": (SimulationType, "a small letter, then small letters, digits or _, at most 32"),
+    "computeModel": (ComputeModel, "a letter, then letters, digits or _, at most 64"),
+    "computeJid": (ComputeJid, "uid-simulationId-computeModel"),
+    "opId": (OpId, "32 letters or digits"),
+    "agentId": (AgentId, "32 letters or digits"),
+    "reqId": (ReqId, "8 to 64 letters, digits or _ . : -"),
+}
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True):
+    """The fencing token: names one execution of one task, which is started at most once.
+
+    `str()` of it is `<computeJid>/<serial>/<attempt>/<role>/<index>`; `name` is the same as one file name.
+    """
+
+    jid: ComputeJid
+    serial: Serial
+    attempt: Ordinal
+    role: Role
+    index: Index
+
+    def __str__(self) -> str:
+        return f"{self.jid}/{self.serial}/{self.attempt}/{self.role}/{self.index}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.jid}-{self.serial}-{self.attempt}-{self.role}-{self.index}"
+
+
+class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Who an agent works for: one user and kind on one driver and host. `str()`: `<driver>.<kind>.<uid>@<host>`."""
+
+    driver: Driver
+    kind: Annotated[str, msgspec.Meta(pattern=r"^(sequential|parallel)\Z")]
+    uid: Uid
+    host: Host
+
+    def __str__(self) -> str:
+        return f"{self.driver}.{self.kind}.{self.uid}@{self.host}"
+
+
+def parse(what: str, value: Any) -> str:
+    """Return `value` when it has the shape of a `what` (a key such as "uid"); raises Refusal("badRequest") otherwise."""
+    shape, sentence = _SHAPES[what]
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError:
+        raise Refusal("badRequest", f"{what} must be {sentence}; got {_quoted(value)}") from None
+
+
+def parse_token(text: str) -> Token:
+    """The token that `str(token)` was made from; raises Refusal("badRequest")."""
+    try:
+        jid, serial, attempt, role, index = text.split("/")
+        return msgspec.convert([jid, int(serial), int(attempt), role, int(index)], Token)
+    except (ValueError, msgspec.ValidationError):
+        raise Refusal("badRequest", f"a task is named computeJid/serial/attempt/role/index; got {_quoted(text)}") from None
+
+
+def parse_agent_key(text: str) -> AgentKey:
+    """The key that `str(key)` was made from; raises Refusal("badRequest")."""
+    try:
+        driver, kind, rest = text.split(".", 2)
+        uid, host = rest.split("@", 1)
+        return msgspec.convert([driver, kind, uid, host], AgentKey)
+    except (ValueError, msgspec.ValidationError):
+        raise Refusal("badRequest", f"an agent is named driver.kind.uid@host; got {_quoted(text)}") from None
+
+
+def compute_jid(uid: str, sid: str, model: str) -> str:
+    return parse("computeJid", f"{uid}-{sid}-{model}")
+
+
+def split_jid(jid: str) -> tuple[str, str, str]:
+    """(uid, simulationId, computeModel) of a computeJid that was parsed before."""
+    uid, sid, model = jid.split("-", 2)
+    return uid, sid, model
+
+
+def op_id(token: Token, op: str, number: int = 0) -> str:
+    """The opId of an op about one execution. Derived, so that sending it again is visibly the same op."""
+    return derived_id(f"{token}|{op}|{number}".encode(), key=b"jobscribe op")
+
+
+def derived_id(data: bytes, *, key: bytes) -> str:
+    """32 letters or digits, a keyed digest of `data`."""
+    number = int.from_bytes(hashlib.blake2b(data, digest_size=32, key=key[:64]).digest(), "big")
+    out = []
+    for _ in range(OP_ID_LENGTH):
+        number, digit = divmod(number, 62)
+        out.append(_BASE62[digit])
+    return "".join(out)
+
+
+def base62(raw: bytes, length: int) -> str:
+    """`length` letters or digits out of random bytes (give at least as many bytes as letters)."""
+    return "".join(_BASE62[b % 62] for b in raw[:length])
+
+
+def short_agent(agent_id: str) -> str:
+    return agent_id[:AGENT_SHORT]
+
+
+def short_op(op_id_: str | None) -> str:
+    return "None" if op_id_ is None else op_id_[:OP_SHORT]
+
+
+def short_uid(uid: str) -> str:
+    return uid[:UID_SHORT]
+
+
+def _quoted(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_PRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    """`text` with control and non-ASCII characters shown as `?`: for names that strangers chose, on their way to a terminal."""
+    return _PRINTABLE.sub("?", text)

@@ -1,0 +1,172 @@
+"""The messages between supervisor and agent: one frozen struct each, one union per direction, a literal tag (`op`).
+
+Shapes only; what a message means is decided in `supervisor/core` and `agent/session`. A field that is not in its struct is
+refused, so a typing mistake on either end is found at once; a new optional field needs a new protocol version.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from .exits import ExitInfo
+from .ids import AgentId, AgentKey, OpId, Token
+
+PROTOCOL_VERSION = 1
+
+Text = Annotated[str, msgspec.Meta(max_length=8192)]
+Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Stream = Literal["stdout", "stderr"]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True, rename="camel"):
+    """What all messages share: nothing but their form."""
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What to execute. `command` is an argument vector, never a shell line; `wrap` goes in front of it (a profiler, `mpirun`)."""
+
+    command: tuple[str, ...]
+    run_dir: str
+    env: dict[str, str] = {}
+    wrap: tuple[str, ...] = ()
+    time_limit_secs: Secs | None = None
+    grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
+    core_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What an agent knows of one execution.
+
+    state: `starting` (accepted, no process yet), `running` (a process started), `ended` (nothing of it is left).
+    pid and start_ticks (field 22 of /proc/pid/stat) name the main process for good. elapsed_secs is counted on the
+    monotonic clock of the machine it runs on. A refused start is `ended` with `exit.source == "start"`.
+    """
+
+    token: Token
+    state: Literal["starting", "running", "ended"]
+    op_id: OpId
+    pid: int | None = None
+    start_ticks: int | None = None
+    started_at: float | None = None
+    elapsed_secs: float | None = None
+    exit: ExitInfo | None = None
+
+
+# ---- supervisor -> agent
+
+
+class Run(_Message, frozen=True, kw_only=True, tag="run"):
+    """Start this execution, unless its token was started before. Answered by `run_status_update`."""
+
+    op_id: OpId
+    token: Token
+    spec: TaskSpec
+
+
+class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
+    """Stop this execution: SIGTERM, `grace_secs`, SIGKILL of everything. An unknown token is remembered as never to be started."""
+
+    op_id: OpId
+    token: Token
+    reason: Text
+    grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)]
+
+
+class RunAck(_Message, frozen=True, kw_only=True, tag="run_ack"):
+    """The end of these executions is durable; the agent may forget them."""
+
+    tokens: tuple[Token, ...]
+
+
+class RunStatus(_Message, frozen=True, kw_only=True, tag="run_status"):
+    """Send a snapshot (the supervisor saw a gap, or has doubts)."""
+
+    op_id: OpId
+
+
+class ReadLog(_Message, frozen=True, kw_only=True, tag="io"):
+    """Read `limit` bytes of a stream from `offset`; where nothing is there yet, wait up to `wait_secs`. Answered by `log_chunk`."""
+
+    op_id: OpId
+    token: Token
+    stream: Stream
+    offset: Offset
+    limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)]
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+
+
+class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
+    """End the agent. Its jobs run on (they are the keeper's), unless `stop_jobs`."""
+
+    reason: Text
+    stop_jobs: bool = False
+
+
+ToAgent = Run | Cancel | RunAck | RunStatus | ReadLog | Kill
+
+
+# ---- agent -> supervisor
+
+
+class Alive(_Message, frozen=True, kw_only=True, tag="alive"):
+    """First message on every connection."""
+
+    agent_id: AgentId
+    agent_key: AgentKey
+    version: Text
+    host: Text
+    boot_id: Text
+    pid: int
+    keeper_pid: int
+
+
+class Snapshot(_Message, frozen=True, kw_only=True, tag="snapshot"):
+    """Every execution the agent knows and may not forget yet, in pages numbered from 0; `last` closes it."""
+
+    number: int
+    page: int
+    last: bool
+    executions: tuple[Execution, ...]
+
+
+class RunStatusUpdate(_Message, frozen=True, kw_only=True, tag="run_status_update"):
+    """One execution changed. An ended one is repeated until `run_ack`."""
+
+    execution: Execution
+
+
+class LogChunk(_Message, frozen=True, kw_only=True, tag="log_chunk"):
+    """Answer to `io`. `data` begins at `offset`; `next_offset` is where to go on; bytes in between that are not there were dropped.
+
+    end: the execution is over and nothing follows.
+    """
+
+    op_id: OpId
+    offset: Offset
+    next_offset: Offset
+    data: bytes
+    dropped: Offset = 0
+    end: bool = False
+
+
+class OpError(_Message, frozen=True, kw_only=True, tag="error"):
+    """An op failed; `code` is one of protocol.errors.CODES."""
+
+    op_id: OpId
+    code: Text
+    error: Text
+
+
+ToSupervisor = Alive | Snapshot | RunStatusUpdate | LogChunk | OpError
+
+Direction = Literal["to_agent", "to_supervisor"]
+UNIONS: dict[str, Any] = {"to_agent": ToAgent, "to_supervisor": ToSupervisor}
+
+#: What is bigger goes in more than one page.
+SNAPSHOT_PAGE = 200
+
+
+def op_name(message: Any) -> str:
+    """The tag of a message: the opName that logs show."""
+    return str(message.__struct_config__.tag)

@@ -1,0 +1,123 @@
+"""The requests that front ends and the command line send to the supervisor (HTTP, JSON), and what a run is made of.
+
+A request names its user (`uid`); the supervisor checks it against the job's. Every request that changes something carries
+a `reqId`, which makes it safe to send again for 24 hours.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from .ids import ComputeJid, ComputeModel, Driver, ReqId, Sid, SimulationType, Uid
+from .messages import Offset, Stream
+from .status import Kind, Status
+
+Arg = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024)]
+EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")]
+Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
+Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
+KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+MAX_BULK = 10_000
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What all requests share: nothing but their form."""
+
+
+class RunSpec(_Request, frozen=True, kw_only=True):
+    """One run, as it is asked for and as it is stored in the log.
+
+    hash: computeJobHash; where the caller has none, the supervisor digests type, model, command, wrap and env.
+    Times are seconds. `time_limit_secs` counts from the start of the process, `queue_limit_secs` from the submission.
+    """
+
+    uid: Uid
+    simulation_type: SimulationType = "command"
+    simulation_id: Sid
+    compute_model: ComputeModel = "command"
+    job_run_mode: Kind = "sequential"
+    driver: Driver = "local"
+    command: Annotated[tuple[Arg, ...], msgspec.Meta(min_length=1, max_length=10_000)]
+    env: dict[EnvName, Arg] = {}
+    wrap: tuple[Arg, ...] = ()
+    compute_job_hash: Hash | None = None
+    time_limit_secs: Limit | None = None
+    queue_limit_secs: Limit | None = None
+    grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
+    core_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
+    sim_name: Sentence | None = None
+
+
+class RunSimulation(_Request, frozen=True, kw_only=True):
+    """Start a run, join the one that is live, or get the finished one with the same hash (see the core's `submission`)."""
+
+    req_id: ReqId
+    run: RunSpec
+    force_run: bool = False
+    compute_job_serial: KnownSerial = 0
+
+
+class RunMany(_Request, frozen=True, kw_only=True):
+    """Many runs in one request, answered when all are durable; the n-th has the reqId `<reqId>.<n>`."""
+
+    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    runs: Annotated[tuple[RunSpec, ...], msgspec.Meta(min_length=1, max_length=MAX_BULK)]
+
+
+class RunStatusRequest(_Request, frozen=True, kw_only=True):
+    """Status of the run with this hash and serial (where given); a mismatch is answered as `missing` with the reason."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_hash: Hash | None = None
+    compute_job_serial: KnownSerial = 0
+
+
+class RunCancel(_Request, frozen=True, kw_only=True):
+    """Cancel exactly the run with this serial (0: whichever is live now). Repeating it is harmless."""
+
+    req_id: ReqId
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    reason: Sentence = ""
+
+
+class JobList(_Request, frozen=True, kw_only=True):
+    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from."""
+
+    uid: Uid | None = None
+    status: Status | None = None
+    active: bool | None = None
+    before: KnownSerial | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+
+
+class JobLog(_Request, frozen=True, kw_only=True):
+    """Bytes of a stream of one attempt (0: the latest) of the current run."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    stream: Stream = "stdout"
+    offset: Offset = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 64 * 1024
+    #: negative offset from the end, as `tail -c` has it; wins over `offset`
+    tail: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)] = 0
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
+
+
+class JobStory(_Request, frozen=True, kw_only=True):
+    """The events of one job, oldest first."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+
+
+class Trace(_Request, frozen=True, kw_only=True):
+    """Everything known about an id or a prefix of one (computeJid, opId, reqId, agent key)."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{4,128}\Z")]
+    uid: Uid | None = None

@@ -1,0 +1,25 @@
+"""Run status, sub-state and the reasons that go with them. A sub-state is a field beside the status, never a new status."""
+
+from typing import Final, Literal
+
+Status = Literal["missing", "pending", "running", "completed", "canceled", "error", "job_run_purged"]
+
+MISSING: Final = "missing"
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+CANCELED: Final = "canceled"
+ERROR: Final = "error"
+
+ACTIVE: Final = frozenset({PENDING, RUNNING})
+
+#: Why a run was stopped. Written before the first signal is sent, so that an exit can always be told from its cause.
+StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown"]
+
+#: Why a run ended as it did; `None` when its own exit says it all.
+EndReason = Literal["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "startFailed", "agentStartFailed"]
+
+#: What a pending or stopping run is doing now.
+QueueState = Literal["agent", "op_slot", "run_dir", "cpu_slot", "starting", "stopping"]
+
+Kind = Literal["sequential", "parallel"]
