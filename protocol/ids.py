@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import msgspec
 
 from .errors import Refusal
+from .redaction import AGENT_SHORT, OP_SHORT, UID_SHORT
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 OP_ID_LENGTH = 32
-AGENT_SHORT, OP_SHORT, UID_SHORT = 4, 6, 4
 
 Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
 Sid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]

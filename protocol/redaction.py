@@ -1,78 +1,153 @@
 """What may be shown of a value: redaction by key and by value, then truncation. Pure functions over plain data.
 
-By key: whatever is called a secret is one. By value: known secrets are replaced wherever they stand, also inside longer
-strings. Truncation keeps logs bounded: strings 8000 characters, collections 30 elements, depth 10; tracebacks keep their end.
+By key: whatever is called a secret is one, in maps, in `NAME=value` strings and after `--name` in argument vectors. By
+value: known secrets are replaced wherever they stand, also inside longer strings. Truncation keeps logs bounded: strings
+8000 characters, collections 30 elements, depth 10, 3000 elements in all; tracebacks keep their end.
+Standard library only: the keeper logs too.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 REDACTED = "<REDACTED>"
 SNIP = "<SNIP>"
-MAX_STRING, MAX_ELEMENTS, MAX_DEPTH = 8000, 30, 10
+MAX_STRING, MAX_ELEMENTS, MAX_DEPTH, MAX_TOTAL = 8000, 30, 10, 3000
+#: characters that are shown of these ids
+AGENT_SHORT, OP_SHORT, UID_SHORT = 4, 6, 4
 
 #: Keys whose value is never shown. `compute_jid`-like words with "key" or "token" in them that are no secret stay visible.
 _SECRET_KEY = re.compile(
     r"secret|passw|passphrase|private|credential|cookie|authorization|bearer|api_?key|otp\b|one_?time|"
-    r"agent_?id\b|agentId\b|token\b|Token\b|_hash\b|tokenHash",
+    r"agent_?id\b|tokens?\b|_hash\b|tokenHash",
     re.IGNORECASE,
 )
 _HARMLESS_KEYS = frozenset({"computeJobHash", "compute_job_hash"})
-#: The fencing token is called `token` everywhere and is no secret: it is a list, or text with slashes.
+#: The fencing token is called `token` everywhere and is no secret. It is known by its form: five fields, of which these stand out.
+_FENCING = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w{1,64}/\d+/\d+/\w{1,32}/\d+", re.ASCII)
+_OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.ASCII | re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last)"
 #: Anything shorter would redact ordinary words.
 MIN_SECRET = 6
+#: Secrets of letters and digits at least so long are looked up in a set: a thousand agents' tokens cost no more than one.
+_WORD = re.compile(r"[A-Za-z0-9]{16,}")
+#: name of the method by which an object says what logs show of it
+SHOWS_ITSELF = "pkdebug_str"
 
 
 class Redactor:
     """Knows the secrets of this process. `add` them where they are made or read."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets: set[str] = set()
+        self._words: set[str] = set()
+        self._word_lengths: tuple[int, ...] = ()
+        self._others: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
+        self._stale = False
+        self._longest = 0
         for s in secrets:
             self.add(s)
 
     def add(self, secret: str) -> str:
         """Remember `secret` and return it."""
-        if len(secret) >= MIN_SECRET and secret not in self._secrets:
-            self._secrets.add(secret)
-            longest_first = sorted(self._secrets, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+        if len(secret) < MIN_SECRET:
+            return secret
+        if _WORD.fullmatch(secret):
+            self._words.add(secret)
+            self._word_lengths = tuple(sorted({*self._word_lengths, len(secret)}, reverse=True))
+            self._longest = max(self._longest, len(secret))
+        else:
+            # As it looks after repr(), in JSON and in an address, too.
+            forms = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe="")}
+            self._others |= forms
+            self._longest = max(self._longest, *map(len, forms))
+            self._stale = True
         return secret
 
     def text(self, text: str) -> str:
         """`text` without the known secrets."""
+        if self._words:
+            text = _WORD.sub(self._without_words, text)
+        if self._stale:
+            longest_first = sorted(tuple(self._others), key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+            self._stale = False
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 
-    def value(self, value: Any, depth: int = 0) -> Any:
-        """`value` (plain data) as it may be shown."""
+    def _without_words(self, match: re.Match[str]) -> str:
+        run = match[0]
+        if run in self._words:
+            return REDACTED
+        out, start, i = [], 0, 0
+        while i <= len(run) - self._word_lengths[-1]:
+            length = next((n for n in self._word_lengths if run[i : i + n] in self._words), 0)
+            if length:
+                out += [run[start:i], REDACTED]
+                start = i + length
+            i += length or 1
+        return "".join(out) + run[start:]
+
+    def shown(self, text: str) -> str:
+        """`text` without the known secrets, truncated. No time is spent on, and no half of a secret left of, what is cut away."""
+        room = MAX_STRING + self._longest
+        if len(text) <= room:
+            return truncated(self.text(text))
+        if _TRACEBACK in text:
+            return SNIP + self.text(text[-room:])[self._longest :][-MAX_STRING:]
+        kept = self.text(text[:room])
+        return kept[: min(MAX_STRING, len(kept) - self._longest)] + SNIP
+
+    def value(self, value: Any) -> Any:
+        """`value` as plain data that may be shown."""
+        return self._value(value, 0, [MAX_TOTAL])
+
+    def _value(self, value: Any, depth: int, left: list[int]) -> Any:
+        left[0] -= 1
         if isinstance(value, str):
-            return truncated(self.text(value))
-        if isinstance(value, bytes):
-            return truncated(self.text(value[: MAX_STRING + 1].decode("utf-8", "replace")))
-        if isinstance(value, dict):
-            return self._map(value, depth)
-        if isinstance(value, list | tuple | set | frozenset):
-            if depth >= MAX_DEPTH:
-                return SNIP
-            items = list(value)
-            out = [self.value(v, depth + 1) for v in items[:MAX_ELEMENTS]]
-            return [*out, SNIP] if len(items) > MAX_ELEMENTS else out
+            return self.shown(value)
         if value is None or isinstance(value, bool | int | float):
             return value
-        return truncated(self.text(str(value)))
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self.shown(bytes(value[: MAX_STRING + self._longest + 1]).decode("utf-8", "replace"))
+        if isinstance(value, dict):
+            return self._map(value, depth, left)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._sequence(list(value), depth, left)
+        if isinstance(value, type):
+            return self.shown(str(value))
+        if (says := getattr(value, SHOWS_ITSELF, None)) is not None:
+            return self.shown(says())
+        if type(value).__str__ is object.__str__ and (fields := _fields(value)):
+            return self._map({name: getattr(value, name) for name in fields}, depth, left)
+        return self.shown(str(value))
 
-    def _map(self, value: dict[Any, Any], depth: int) -> Any:
+    def _sequence(self, items: list[Any], depth: int, left: list[int]) -> Any:
+        if depth >= MAX_DEPTH:
+            return SNIP
+        out: list[Any] = []
+        for i, item in enumerate(items):
+            if i >= MAX_ELEMENTS or left[0] <= 0:
+                return [*out, SNIP]
+            flag = items[i - 1] if i else None
+            if isinstance(item, str) and isinstance(flag, str) and flag.startswith("-") and is_secret(flag.lstrip("-"), item):
+                out.append(REDACTED)
+            elif isinstance(item, str) and (m := _OPTION.fullmatch(item)) and is_secret(m[1].lstrip("-"), m[2]):
+                out.append(f"{m[1]}={REDACTED}")
+            else:
+                out.append(self._value(item, depth + 1, left))
+        return out
+
+    def _map(self, value: dict[Any, Any], depth: int, left: list[int]) -> Any:
         if depth >= MAX_DEPTH:
             return SNIP
         out: dict[Any, Any] = {}
         for i, (k, v) in enumerate(value.items()):
-            if i >= MAX_ELEMENTS:
-                out[SNIP] = len(value) - MAX_ELEMENTS
+            if i >= MAX_ELEMENTS or left[0] <= 0:
+                out[SNIP] = len(value) - i
                 break
-            out[self.text(str(k))] = REDACTED if is_secret(str(k), v) else self.value(v, depth + 1)
+            out[self.shown(str(k))] = REDACTED if is_secret(str(k), v) else self._value(v, depth + 1, left)
         return out
 
 
@@ -80,9 +155,20 @@ def is_secret(key: str, value: Any = "") -> bool:
     """May the value under this key never be shown?"""
     if key in _HARMLESS_KEYS or value is None or isinstance(value, bool):
         return False
-    if key.lower() == "token":
-        return isinstance(value, str) and "/" not in value
-    return _SECRET_KEY.search(key) is not None
+    return _SECRET_KEY.search(key) is not None and not _is_fencing_token(value)
+
+
+def _is_fencing_token(value: Any) -> bool:
+    if isinstance(value, list | tuple) and len(value) == 5 and isinstance(value[0], str):
+        value = "/".join(map(str, value))
+    elif isinstance(value, list | tuple):
+        return len(value) > 0 and all(_is_fencing_token(v) for v in value)
+    return _FENCING.fullmatch(value if isinstance(value, str) else str(value)) is not None
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    """Names of the fields of a struct or dataclass, whose repr would show every one of them."""
+    return tuple(getattr(value, "__struct_fields__", ())) or tuple(getattr(value, "__dataclass_fields__", ()))
 
 
 def truncated(text: str, limit: int = MAX_STRING) -> str:

@@ -67,12 +67,16 @@ class RunMany(_Request, frozen=True, kw_only=True):
 
 
 class RunStatusRequest(_Request, frozen=True, kw_only=True):
-    """Status of the run with this hash and serial (where given); a mismatch is answered as `missing` with the reason."""
+    """Status of the run with this hash and serial (where given); a mismatch is answered as `missing` with the reason.
+
+    wait_secs: answer as soon as the run is over and nothing of it is left, at the latest after so many seconds.
+    """
 
     uid: Uid
     compute_jid: ComputeJid
     compute_job_hash: Hash | None = None
     compute_job_serial: KnownSerial = 0
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
 
 
 class RunCancel(_Request, frozen=True, kw_only=True):

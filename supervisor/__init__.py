@@ -1,0 +1,1 @@
+"""The broker: pure decisions in core/, and the shell around them."""

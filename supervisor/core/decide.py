@@ -1,0 +1,121 @@
+"""decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer is, in the topic modules.
+
+submission (run requests), stopping (cancels, limits), placement (queue, slots), execution (what agents report), agency
+(agents' lives). They call each other in this direction only: submission, stopping, execution -> agency -> placement -> endings.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from ...db.job import Job
+from ...db.store import Receipt, Write
+from ...protocol.errors import Refusal
+from . import agency, execution, stopping, submission
+from .effects import Effect, ReplyRefusal
+from .inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    Cancel,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    Input,
+    Now,
+    Restarted,
+    Submit,
+    TimerFired,
+)
+from .world import Turn, World
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """One transaction and what follows from it. touched: jobs as they are once it is durable."""
+
+    writes: tuple[Write, ...]
+    receipts: tuple[Receipt, ...]
+    touched: dict[str, Job]
+    effects: tuple[Effect, ...]
+
+
+def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
+    """What these inputs, taken together, lead to. The world is advanced; nothing else happens here."""
+    turn = Turn(world, now)
+    for input_ in inputs:
+        _one(turn, input_)
+    return Decision(turn.writes(), tuple(turn.receipts), dict(turn.touched), tuple(turn.effects))
+
+
+def _one(turn: Turn, input_: Input) -> None:
+    match input_:
+        case Submit() | Cancel():
+            try:
+                if isinstance(input_, Submit):
+                    submission.submit(turn, input_)
+                else:
+                    stopping.cancel(turn, input_)
+            except Refusal as e:
+                turn.ask(ReplyRefusal(input_.handle, e))
+        case AgentConnected():
+            agency.connected(turn, input_)
+        case AgentSaid():
+            execution.said(turn, input_)
+        case AgentGap():
+            execution.gap(turn, input_)
+        case AgentDisconnected():
+            agency.disconnected(turn, input_)
+        case DriverStarted():
+            agency.started(turn, input_)
+        case DriverFailed():
+            agency.failed(turn, input_.key, input_.attempt, input_.reason)
+        case DriverFound():
+            agency.found(turn, input_)
+        case DriverStopped():
+            agency.stopped(turn, input_.key)
+        case TimerFired():
+            _timer(turn, input_)
+        case Restarted():
+            restarted(turn)
+        case _:
+            assert_never(input_)
+
+
+def _timer(turn: Turn, fired: TimerFired) -> None:
+    match fired.timer:
+        case ("agent-start", key, attempt):
+            agency.start_deadline(turn, key, attempt)
+        case ("agent-retry", key, attempt):
+            agency.retry(turn, key, attempt)
+        case ("agent-return", key):
+            agency.return_deadline(turn, key)
+        case ("queue", jid, serial):
+            stopping.queue_limit(turn, jid, serial)
+        case ("limit", token):
+            stopping.time_limit(turn, token)
+        case ("stop", token):
+            stopping.remind(turn, token)
+        case ("op", token):
+            execution.op_deadline(turn, token)
+        case _:
+            raise ValueError(f"a timer nobody knows: {fired.timer}")
+
+
+def restarted(turn: Turn) -> None:
+    """Everything owed after a restart (or a failed commit) is asked for again; whatever was done already takes no harm."""
+    for job in list(turn.world.jobs.values()):
+        stopping.arm(turn, job)
+    for key, view in list(turn.world.agents.items()):
+        if view.needed:
+            view.unknown_since = turn.now.wall
+            agency.ensure(turn, key)
+
+
+def outstanding(world: World, now: Now) -> tuple[Effect, ...]:
+    """The effects that are owed right after a restart."""
+    turn = Turn(world, now)
+    restarted(turn)
+    return tuple(turn.effects)

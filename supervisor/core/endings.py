@@ -1,0 +1,22 @@
+"""How a run ends: from one execution's exit to the run's status and reason. Plain functions with their truth table as tests."""
+
+from ...protocol.exits import ExitInfo
+from ...protocol.status import CANCELED, COMPLETED, ERROR
+
+
+def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
+    """(status, reason, error) of a run whose only task ended like this and which nobody had stopped in the books.
+
+    Our own intent comes first: a job that is ended by its time limit may well exit 0 on SIGTERM.
+    """
+    if exit_.stop_reason == "timeLimit":
+        return CANCELED, "timeLimit", None
+    if exit_.stop_reason is not None:
+        return CANCELED, "cancel", None
+    if exit_.source == "start":
+        return ERROR, "startFailed", exit_.sentence()
+    if exit_.source == "lost":
+        return ERROR, "lost", exit_.sentence()
+    if exit_.code == 0:
+        return COMPLETED, "exit", None
+    return ERROR, "signal" if exit_.signal is not None else "exit", exit_.sentence()

@@ -1,0 +1,195 @@
+"""What agents report, held against what the log says. Level-triggered: whatever the order, only the difference counts.
+
+An execution goes placed -> started -> ended. A report repeats what is known, brings news, or speaks of something that should
+not be: an ended or unknown task that runs is stopped; an ended one that was recorded before is only acknowledged; a task the
+agent does not know was never received (then it is sent again) or is lost (then it had started).
+"""
+
+from typing import assert_never
+
+from ...db.events import AttemptEnded, RunEnded, TaskEnded, TaskStarted
+from ...db.job import Task
+from ...protocol.exits import ExitInfo
+from ...protocol.ids import AgentKey, Token, derived_id, op_id
+from ...protocol.messages import Alive, Execution, LogChunk, OpError, RunAck, RunStatus, RunStatusUpdate, Snapshot
+from ...protocol.messages import Cancel as CancelOp
+from . import placement, stopping
+from .effects import ClearTimer, Count, EndConnection, SendOp, SetTimer
+from .endings import outcome
+from .inputs import AgentGap, AgentSaid, Now
+from .world import AgentView, Turn, owner
+
+
+def said(turn: Turn, input_: AgentSaid) -> None:
+    """One message of an agent, if its connection is the one that counts."""
+    view = turn.world.agent(input_.key)
+    if view.phase != "up" or input_.epoch != view.epoch:
+        turn.ask(Count("staleEpoch", f"{input_.key} spoke on an older connection"))
+        return
+    message = input_.message
+    match message:
+        case RunStatusUpdate():
+            if _owned(turn, input_, message.execution):
+                update(turn, input_.key, message.execution)
+        case Snapshot():
+            if all(_owned(turn, input_, e) for e in message.executions):
+                _page(turn, input_.key, view, message)
+        case OpError():
+            turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
+        case Alive() | LogChunk():
+            pass  # the shell's: a connection opens with the one, the other answers a reader
+        case _:
+            assert_never(message)
+
+
+def gap(turn: Turn, input_: AgentGap) -> None:
+    """Something it said was lost: ask for everything."""
+    view = turn.world.agent(input_.key)
+    if view.phase == "up" and view.epoch == input_.epoch:
+        ask_snapshot(turn, input_.key)
+
+
+def ask_snapshot(turn: Turn, key: AgentKey) -> None:
+    turn.ask(snapshot_request(key, turn.now))
+
+
+def snapshot_request(key: AgentKey, now: Now) -> SendOp:
+    """Ask an agent for everything it knows."""
+    return SendOp(key, RunStatus(op_id=derived_id(f"{key}|{now.mono}".encode(), key=b"jobscribe snapshot")))
+
+
+def _owned(turn: Turn, input_: AgentSaid, execution: Execution) -> bool:
+    """An agent speaks for its own user only."""
+    if owner(execution.token.jid) == input_.key.uid:
+        return True
+    turn.ask(Count("foreignToken", f"{input_.key} spoke of {execution.token}"))
+    turn.ask(EndConnection(input_.key, input_.epoch, "it spoke of another user's task"))
+    return False
+
+
+def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
+    """One execution as the agent knows it."""
+    token = execution.token
+    task = turn.world.task(token)
+    if task is None or not task.live:
+        _leftover(turn, key, execution)
+        return
+    if task.agent_key != key:
+        turn.ask(Count("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs"))
+        return
+    turn.ask(ClearTimer(("op", token)))
+    match execution.state:
+        case "starting":
+            turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+        case "running":
+            _running(turn, task, execution)
+        case "ended":
+            _ended(turn, task, execution)
+        case _:
+            assert_never(execution.state)
+
+
+def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
+    """The log is done with it, or never knew it."""
+    if execution.state == "ended":
+        turn.ask(SendOp(key, RunAck(tokens=(execution.token,))))
+        return
+    turn.ask(Count("staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"))
+    turn.ask(SendOp(key, CancelOp(op_id=op_id(execution.token, "cancel"), token=execution.token, reason="lost", grace_secs=0.0)))
+
+
+def _running(turn: Turn, task: Task, execution: Execution) -> None:
+    token = task.token
+    view = turn.world.agent(task.agent_key)
+    if task.pid is None and execution.pid is not None:
+        turn.record(token.jid, TaskStarted(
+            at=turn.now.wall, token=token, pid=execution.pid, start_ticks=execution.start_ticks or 0,
+            started_at=execution.started_at or turn.now.wall, host=view.host, boot_id=view.boot_id,
+        ))
+        placement.running(turn, token)
+    job = turn.world.jobs[token.jid]
+    run = job.run
+    if run is None or run.serial != token.serial or run.stop is not None:
+        stopping.remind(turn, token)
+    else:
+        stopping.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+
+
+def _ended(turn: Turn, task: Task, execution: Execution) -> None:
+    exit_ = execution.exit or ExitInfo(source="lost", detail="the agent reported its end and nothing else")
+    finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
+    turn.ask(SendOp(task.agent_key, RunAck(tokens=(task.token,))))
+
+
+def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
+    """Nothing of this execution is left."""
+    token, at = task.token, turn.now.wall
+    view = turn.world.agent(task.agent_key)
+    if task.pid is None and pid is not None:
+        # it was so short that its start and its end came in one word
+        turn.record(token.jid, TaskStarted(
+            at=at, token=token, pid=pid, start_ticks=start_ticks or 0, started_at=exit_.started_at or at,
+            host=view.host, boot_id=view.boot_id,
+        ))
+    for timer in ("op", "limit", "stop"):
+        turn.ask(ClearTimer((timer, token)))
+    turn.record(token.jid, TaskEnded(at=at, token=token, exit=exit_))
+    run = turn.world.jobs[token.jid].run
+    if run is not None and run.serial == token.serial:
+        status, reason, error = outcome(exit_)
+        turn.record(token.jid, AttemptEnded(at=at, serial=token.serial, attempt=token.attempt, reason=reason))
+        if run.active:
+            turn.record(token.jid, RunEnded(at=at, serial=token.serial, status=status, reason=reason, error=error))
+    placement.over(turn, task.agent_key, token)
+
+
+def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
+    """Pages of one snapshot; with the last one belief and snapshot are compared."""
+    if page.page == 0:
+        view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
+    if page.number != view.snapshot_number or page.page != view.snapshot_pages:
+        view.snapshot_number = None
+        ask_snapshot(turn, key)
+        return
+    view.snapshot_pages += 1
+    view.snapshot.update({e.token: e for e in page.executions})
+    if page.last:
+        known, view.snapshot, view.snapshot_number = view.snapshot, {}, None
+        reconcile(turn, key, known)
+
+
+def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
+    """Everything the agent knows against everything the log believes to be with it; then it is up to date and gets work."""
+    view = turn.world.agent(key)
+    for token in sorted(view.placed - known.keys()):
+        _unknown_to_agent(turn, key, token)
+    for execution in known.values():
+        update(turn, key, execution)
+    if not view.synced:
+        view.synced, view.unknown_since = True, None
+        placement.claim_all(turn, key)
+
+
+def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
+    task = turn.world.task(token)
+    if task is None or not task.live:
+        return
+    if task.pid is not None:
+        finish(turn, task, ExitInfo(source="lost", detail="its agent does not know it any more", started_at=task.started_at))
+        return
+    run = turn.world.jobs[token.jid].run
+    if run is None or run.serial != token.serial or run.stop is not None:
+        stopping.remind(turn, token)
+    else:
+        placement.send_run(turn, key, token)
+
+
+def op_deadline(turn: Turn, token: Token) -> None:
+    """No word on an op: perhaps it was lost. A snapshot tells."""
+    task = turn.world.task(token)
+    if task is None or not task.live or task.pid is not None:
+        return
+    view = turn.world.agent(task.agent_key)
+    if view.phase == "up":
+        ask_snapshot(turn, task.agent_key)
+    turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))

@@ -1,0 +1,132 @@
+"""What the core is told. One frozen struct each; `Input` is the union, `jids` says which jobs must be at hand to decide."""
+
+from typing import Any
+
+import msgspec
+
+from ...protocol.ids import AgentKey
+from ...protocol.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
+from ...protocol.requests import RunCancel, RunSimulation
+
+
+class Now(msgspec.Struct, frozen=True):
+    """The moment of a decision. wall: unix seconds; mono: seconds of the monotonic clock; entropy: fresh random bytes."""
+
+    wall: float
+    mono: float
+    boot_id: str
+    entropy: bytes
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """A run was asked for. `handle` names who waits for the reply; `known` is where the same reqId led to before."""
+
+    handle: int
+    request: RunSimulation
+    run_dir: str
+    known: tuple[str, int] | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    handle: int
+    request: RunCancel
+    known: tuple[str, int] | None = None
+
+
+class AgentConnected(msgspec.Struct, frozen=True):
+    """An authenticated connection said `alive`. Epochs only grow."""
+
+    key: AgentKey
+    epoch: int
+    alive: Alive
+
+
+class AgentSaid(msgspec.Struct, frozen=True):
+    key: AgentKey
+    epoch: int
+    message: ToSupervisor
+
+
+class AgentGap(msgspec.Struct, frozen=True):
+    """Frames of this connection were lost."""
+
+    key: AgentKey
+    epoch: int
+
+
+class AgentDisconnected(msgspec.Struct, frozen=True):
+    key: AgentKey
+    epoch: int
+
+
+class DriverStarted(msgspec.Struct, frozen=True):
+    key: AgentKey
+    attempt: int
+    handle: dict[str, Any]
+
+
+class DriverFailed(msgspec.Struct, frozen=True):
+    key: AgentKey
+    attempt: int
+    reason: str
+
+
+class DriverFound(msgspec.Struct, frozen=True):
+    """state: alive, gone or unknown."""
+
+    key: AgentKey
+    state: str
+    detail: str
+
+
+class DriverStopped(msgspec.Struct, frozen=True):
+    key: AgentKey
+
+
+class TimerFired(msgspec.Struct, frozen=True):
+    """`timer` is the value that SetTimer was given."""
+
+    timer: tuple[Any, ...]
+
+
+class Restarted(msgspec.Struct, frozen=True):
+    """The world was folded from the log: ask for everything that is still owed."""
+
+
+Input = (
+    Submit
+    | Cancel
+    | AgentConnected
+    | AgentSaid
+    | AgentGap
+    | AgentDisconnected
+    | DriverStarted
+    | DriverFailed
+    | DriverFound
+    | DriverStopped
+    | TimerFired
+    | Restarted
+)
+
+
+def jids(input_: Input) -> tuple[str, ...]:
+    """Jobs that have to be in the world before this input is decided."""
+    match input_:
+        case Submit(request=request):
+            spec = request.run
+            return (f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}",)
+        case Cancel(request=request):
+            return (request.compute_jid,)
+        case AgentSaid(message=RunStatusUpdate(execution=execution)):
+            return (execution.token.jid,)
+        case AgentSaid(message=Snapshot(executions=executions)):
+            return tuple(e.token.jid for e in executions)
+        case _:
+            return ()
+
+
+def refusal_handle(input_: Input) -> int | None:
+    """Who has to be told when this input cannot be carried out."""
+    return input_.handle if isinstance(input_, Submit | Cancel) else None
+
+

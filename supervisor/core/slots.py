@@ -1,0 +1,181 @@
+"""Slots: what a run must hold before its task may be placed, taken in a fixed order, first come first served per pool.
+
+A ticket takes its pools one after the other (its job, op, run directory, CPU); the fixed order makes a deadlock impossible. Within a
+pool the lowest number (the order of submission) goes first, whatever pool it waited in before. Pools appear when somebody
+asks and vanish when nobody holds or waits, so that memory follows what is live. Functions over plain data: the same calls
+give the same grants.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+#: (computeJid, serial)
+Ticket = tuple[str, int]
+
+
+class Pool(msgspec.Struct):
+    capacity: int
+    holders: set[Ticket] = msgspec.field(default_factory=set)
+    #: heap of (number, ticket); tickets that gave up are left in it until they come up
+    queue: list[tuple[int, Ticket]] = msgspec.field(default_factory=list)
+
+
+class Claim(msgspec.Struct):
+    number: int
+    pools: tuple[str, ...]
+    #: how many of `pools` are held
+    held: int = 0
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Why a ticket waits: for this pool, behind so many others, while `in_use` of `capacity` are taken."""
+
+    pool: str
+    ahead: int
+    in_use: int
+    capacity: int
+
+
+class Slots(msgspec.Struct):
+    """`capacity` says how many a pool of this name has, when it first appears."""
+
+    capacity: Callable[[str], int]
+    pools: dict[str, Pool] = msgspec.field(default_factory=dict)
+    claims: dict[Ticket, Claim] = msgspec.field(default_factory=dict)
+
+
+def request(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...]) -> list[Ticket]:
+    """Ask for all of `pools`. Returns the tickets that hold everything now and did not before (this one, or none)."""
+    if ticket in slots.claims:
+        return []
+    slots.claims[ticket] = Claim(number=number, pools=pools)
+    return _advance(slots, [ticket])
+
+
+def hold(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...], released: Iterable[str] = ()) -> None:
+    """Take note of what was placed before a restart, whether or not there is room. `released` were given back since."""
+    kept = tuple(p for p in pools if p not in released)
+    slots.claims[ticket] = Claim(number=number, pools=kept, held=len(kept))
+    for name in kept:
+        _pool(slots, name).holders.add(ticket)
+
+
+def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticket]:
+    """Give back everything a ticket holds or waits for (or only one pool of a ticket that holds all). Returns who holds everything now."""
+    claim = slots.claims.get(ticket)
+    if claim is None:
+        return []
+    if only is None:
+        del slots.claims[ticket]
+        freed = claim.pools[: claim.held]
+        waited = claim.pools[claim.held : claim.held + 1]
+    else:
+        if only not in claim.pools[: claim.held]:
+            return []
+        claim.pools = tuple(p for p in claim.pools if p != only)
+        claim.held -= 1
+        freed, waited = (only,), ()
+    for name in freed:
+        slots.pools[name].holders.discard(ticket)
+    out: list[Ticket] = []
+    for name in freed:
+        out.extend(_grant(slots, name))
+    for name in (*freed, *waited):
+        _forget_if_unused(slots, name)
+    return out
+
+
+def wait_of(slots: Slots, ticket: Ticket) -> Wait | None:
+    """What a ticket waits for; None when it waits for nothing here."""
+    claim = slots.claims.get(ticket)
+    if claim is None or claim.held == len(claim.pools):
+        return None
+    name = claim.pools[claim.held]
+    pool = slots.pools[name]
+    ahead = len({t for number, t in pool.queue if number < claim.number and _waits_for(slots, t, name)})
+    return Wait(name, ahead, len(pool.holders), pool.capacity)
+
+
+def broken(slots: Slots) -> list[str]:
+    """What is wrong with the books, as sentences: for tests and the simulator."""
+    out = []
+    for name, pool in slots.pools.items():
+        for t in pool.holders:
+            claim = slots.claims.get(t)
+            if claim is None or name not in claim.pools[: claim.held]:
+                out.append(f"{name} is held by {t}, which does not know")
+        if not pool.holders and not any(_waits_for(slots, t, name) for _, t in pool.queue):
+            out.append(f"{name} is kept though unused")
+        if len(pool.holders) < pool.capacity and any(_waits_for(slots, t, name) for _, t in pool.queue):
+            out.append(f"{name} has room and somebody waits")
+    for t, claim in slots.claims.items():
+        out.extend(f"{t} believes it holds {name}" for name in claim.pools[: claim.held] if t not in slots.pools[name].holders)
+    return out
+
+
+def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
+    """Let these tickets take pool after pool until each has all or must wait. Returns the ones that have all."""
+    done = []
+    for ticket in tickets:
+        claim = slots.claims[ticket]
+        while claim.held < len(claim.pools):
+            name = claim.pools[claim.held]
+            pool = _pool(slots, name)
+            if len(pool.holders) >= pool.capacity or _first(slots, name) is not None:
+                _enqueue(slots, name, claim.number, ticket)
+                break
+            pool.holders.add(ticket)
+            claim.held += 1
+        else:
+            done.append(ticket)
+    return done
+
+
+def _grant(slots: Slots, name: str) -> list[Ticket]:
+    out: list[Ticket] = []
+    pool = slots.pools.get(name)
+    while pool is not None and len(pool.holders) < pool.capacity:
+        ticket = _first(slots, name)
+        if ticket is None:
+            break
+        heapq.heappop(pool.queue)
+        pool.holders.add(ticket)
+        slots.claims[ticket].held += 1
+        out.extend(_advance(slots, [ticket]))
+    return out
+
+
+def _enqueue(slots: Slots, name: str, number: int, ticket: Ticket) -> None:
+    pool = slots.pools[name]
+    if len(pool.queue) > 64 and len(pool.queue) > 2 * len(slots.claims):
+        # tickets that gave up and came back (an agent that comes and goes) must not pile up
+        pool.queue = sorted({entry for entry in pool.queue if _waits_for(slots, entry[1], name)})
+    heapq.heappush(pool.queue, (number, ticket))
+
+
+def _first(slots: Slots, name: str) -> Ticket | None:
+    """Who is next in this pool; drops those that gave up."""
+    queue = slots.pools[name].queue
+    while queue and not _waits_for(slots, queue[0][1], name):
+        heapq.heappop(queue)
+    return queue[0][1] if queue else None
+
+
+def _waits_for(slots: Slots, ticket: Ticket, name: str) -> bool:
+    claim = slots.claims.get(ticket)
+    return claim is not None and claim.held < len(claim.pools) and claim.pools[claim.held] == name
+
+
+def _pool(slots: Slots, name: str) -> Pool:
+    pool = slots.pools.get(name)
+    if pool is None:
+        pool = slots.pools[name] = Pool(capacity=slots.capacity(name))
+    return pool
+
+
+def _forget_if_unused(slots: Slots, name: str) -> None:
+    pool = slots.pools.get(name)
+    if pool is not None and not pool.holders and _first(slots, name) is None:
+        del slots.pools[name]

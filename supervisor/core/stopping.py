@@ -1,0 +1,123 @@
+"""Ends that are wanted: cancels, time limits, queue limits.
+
+An accepted cancel is final from its transaction on: the status is `canceled` whatever the processes still do, and ending them
+is owed until an agent reports that nothing is left. The intent is on record before any signal.
+"""
+
+
+from ...db.events import RunEnded, StopRequested
+from ...db.job import Job, Run, Stop
+from ...db.store import Receipt
+from ...protocol.errors import Refusal
+from ...protocol.ids import Token, op_id
+from ...protocol.messages import Cancel as CancelOp
+from ...protocol.status import CANCELED
+from . import placement
+from .effects import ClearTimer, ReplyStatus, SendOp, SetTimer
+from .inputs import Cancel
+from .world import Turn, owner
+
+#: A stop is asked for again until it is reported done.
+REMIND_SECS = 10.0
+
+
+def cancel(turn: Turn, input_: Cancel) -> None:
+    """Cancel exactly the run that is meant; raises Refusal. Somebody else's job and no job answer alike."""
+    request = input_.request
+    job = turn.world.jobs.get(request.compute_jid)
+    if job is None or job.run is None or owner(job.jid) != request.uid:
+        raise Refusal("notFound", f"there is no job {request.compute_jid}")
+    run = job.run
+    serial = input_.known[1] if input_.known else request.compute_job_serial or run.serial
+    turn.ask(ReplyStatus(input_.handle, job.jid, serial))
+    if serial != run.serial or not run.active or input_.known is not None:
+        return
+    turn.receipts.append(Receipt(uid=request.uid, req_id=request.req_id, jid=job.jid, serial=serial, at=turn.now.wall))
+    _stop(turn, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
+
+
+def queue_limit(turn: Turn, jid: str, serial: int) -> None:
+    """It waited too long."""
+    run = _live(turn, jid, serial)
+    if run is not None and not run.attempts:
+        _stop(turn, run, jid, "queueLimit", by="supervisor")
+
+
+def time_limit(turn: Turn, token: Token) -> None:
+    """The keeper should have ended it by now; the supervisor steps in."""
+    task = turn.world.task(token)
+    run = _live(turn, token.jid, token.serial)
+    if run is not None and task is not None and task.live:
+        _stop(turn, run, token.jid, "timeLimit", by="supervisor")
+
+
+def remind(turn: Turn, token: Token) -> None:
+    """Nobody reported the end of something that was stopped: ask again."""
+    task = turn.world.task(token)
+    job = turn.world.jobs.get(token.jid)
+    if task is None or not task.live or job is None:
+        return
+    stop = job.run.stop if job.run is not None and job.run.serial == token.serial else None
+    send_stop(turn, token, stop)
+
+
+def _live(turn: Turn, jid: str, serial: int) -> Run | None:
+    job = turn.world.jobs.get(jid)
+    return job.run if job is not None and job.run is not None and job.run.serial == serial and job.run.active else None
+
+
+def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "", req_id: str | None = None) -> None:
+    at = turn.now.wall
+    key = turn.world.key_of(run)
+    turn.record(jid, StopRequested(
+        at=at, serial=run.serial, reason=reason, by=by, grace_secs=run.spec.grace_secs, note=note, req_id=req_id,
+    ))
+    turn.record(jid, RunEnded(at=at, serial=run.serial, status=CANCELED, reason=reason))
+    turn.ask(ClearTimer(("queue", jid, run.serial)))
+    live = run.live_tasks
+    if not live:
+        placement.leave(turn, key, (jid, run.serial))
+    for task in live:
+        stopped = turn.world.jobs[jid].run
+        assert stopped is not None
+        send_stop(turn, task.token, stopped.stop)
+
+
+def send_stop(turn: Turn, token: Token, stop: Stop | None) -> None:
+    """Tell the agent; `stop` is absent for a leftover of an older run, which is not wanted any more either."""
+    task = turn.world.task(token)
+    assert task is not None
+    reason, grace = (stop.reason, stop.grace_secs) if stop is not None else ("lost", 0.0)
+    turn.ask(SendOp(task.agent_key, CancelOp(op_id=op_id(token, "cancel"), token=token, reason=reason, grace_secs=grace)))
+    turn.ask(SetTimer(("stop", token), REMIND_SECS + grace))
+
+
+def arm(turn: Turn, job: Job) -> None:
+    """Set the timers that a job in this state needs. Deadlines are wall time; a waking clock only makes them late, never early."""
+    run = job.run
+    if run is None or not run.active or run.attempts:
+        return
+    limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
+    if limit is not None:
+        waited = max(0.0, turn.now.wall - run.queued_at)
+        turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - waited)))
+
+
+def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:
+    """It runs: second line of the time limit, for when nobody is left where it runs."""
+    run = _live(turn, token.jid, token.serial)
+    if run is None:
+        return
+    limit = run.spec.time_limit_secs or turn.world.policy.time_limit_secs
+    if limit is not None:
+        slack = turn.world.policy.limit_slack_secs + run.spec.grace_secs
+        turn.ask(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
+
+
+def canceled_after(run: Run) -> float | None:
+    """Seconds of the limit that ended it."""
+    if run.status != CANCELED or run.reason != "timeLimit":
+        return None
+    return run.spec.time_limit_secs
+
+

@@ -1,0 +1,78 @@
+"""What becomes of a request to run: a new run, the live one joined, the finished one reused, or a refusal.
+
+A request is *valid* for the run that is there when its hash is equal and its serial is absent or equal. Live and not valid:
+somebody else's run is in the slot, refused. Live and valid: joined. Completed and valid: reused, unless `forceRun`.
+Everything else becomes a new run with a serial that no other run of this job ever had.
+"""
+
+import hashlib
+
+import msgspec
+
+from ...db.events import RunRequested
+from ...db.job import Job, Run
+from ...db.store import Receipt
+from ...protocol.errors import Refusal
+from ...protocol.ids import compute_jid
+from ...protocol.requests import RunSimulation, RunSpec
+from ...protocol.status import COMPLETED
+from . import agency, placement, stopping
+from .effects import ReplyStatus
+from .inputs import Submit
+from .world import Turn, owner
+
+
+def submit(turn: Turn, input_: Submit) -> None:
+    """Decide one run request; raises Refusal."""
+    request = input_.request
+    spec = with_hash(request.run)
+    jid = compute_jid(spec.uid, spec.simulation_id, spec.compute_model)
+    if input_.known is not None:
+        _reply_known(turn, input_, jid)
+        return
+    job = turn.world.jobs.get(jid) or Job(jid=jid)
+    run = job.run
+    if run is not None and _answered_by(run, request, spec):
+        turn.ask(ReplyStatus(input_.handle, jid, run.serial))
+        _receipt(turn, request.req_id, jid, run.serial)
+        return
+    serial = max((run.serial if run else 0) + 1, int(turn.now.wall))
+    turn.record(jid, RunRequested(at=turn.now.wall, serial=serial, spec=spec, run_dir=input_.run_dir, req_id=request.req_id))
+    _receipt(turn, request.req_id, jid, serial)
+    turn.ask(ReplyStatus(input_.handle, jid, serial))
+    job = turn.world.jobs[jid]
+    stopping.arm(turn, job)
+    key = placement.enqueue(turn, job)
+    agency.ensure(turn, key)
+
+
+def _reply_known(turn: Turn, input_: Submit, jid: str) -> None:
+    known = input_.known
+    assert known is not None
+    if known[0] != jid:
+        raise Refusal("conflict", f"reqId {input_.request.req_id} was used for another job before; a new request needs a new reqId")
+    turn.ask(ReplyStatus(input_.handle, jid, known[1]))
+
+
+def _answered_by(run: Run, request: RunSimulation, spec: RunSpec) -> bool:
+    valid = run.spec.compute_job_hash == spec.compute_job_hash and request.compute_job_serial in (0, run.serial)
+    if run.active:
+        if not valid:
+            raise Refusal("anotherRun", "another browser is running the simulation")
+        if request.force_run:
+            raise Refusal("anotherRun", "the simulation is running already; refresh, and cancel it before forcing a new run")
+        return True
+    return valid and run.status == COMPLETED and not request.force_run
+
+
+def _receipt(turn: Turn, req_id: str, jid: str, serial: int) -> None:
+    turn.receipts.append(Receipt(uid=owner(jid), req_id=req_id, jid=jid, serial=serial, at=turn.now.wall))
+
+
+def with_hash(spec: RunSpec) -> RunSpec:
+    """`spec` with a computeJobHash: the caller's, or a digest of what decides the result."""
+    if spec.compute_job_hash is not None:
+        return spec
+    matters = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()))
+    digest = hashlib.blake2b(msgspec.json.encode(matters), digest_size=16).hexdigest()
+    return msgspec.structs.replace(spec, compute_job_hash=digest)

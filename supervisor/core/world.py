@@ -1,0 +1,189 @@
+"""What the core knows: the fold of the log for everything live, and the notices that are true only while this process runs.
+
+`World` is changed by two things alone: `Turn.record*` (events, through the folds) and the decisions' bookkeeping of notices
+(who is connected, who waits for which slot). A decision advances the world it is given instead of copying it, because one
+release can place many runs, each on top of the last; a failed commit throws the world away and folds a new one.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ...db.agent import AgentRecord, evolve_agent
+from ...db.events import AgentEvent, JobEvent, agent_stream, job_stream
+from ...db.job import Job, Run, Task, evolve
+from ...db.store import Receipt, Write
+from ...protocol.ids import AgentKey, Token, derived_id, split_jid
+from ...protocol.messages import Execution
+from . import slots
+from .effects import Effect
+from .inputs import Now
+from .slots import Slots, Ticket
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and deadlines (seconds). cpu_slots: per (driver, kind). hosts: where a driver's agents live."""
+
+    cpu_slots: dict[tuple[str, str], int] = {}
+    op_run_slots: dict[tuple[str, str], int] = {}
+    hosts: dict[str, str] = msgspec.field(default_factory=lambda: {"local": "localhost"})
+    agent_start_secs: float = 10.0
+    agent_start_tries: int = 3
+    #: after an agent's connection ended: look for it at once, then after this long, again and again
+    agent_return_secs: float = 3.0
+    op_reply_secs: float = 30.0
+    #: the time limit is enforced where the job runs; the supervisor steps in so long after that
+    limit_slack_secs: float = 5.0
+    time_limit_secs: float | None = None
+    queue_limit_secs: float | None = None
+
+
+class AgentView(msgspec.Struct, kw_only=True):
+    """One agent key: its record (durable) and where it stands (a notice).
+
+    phase: `absent` (nobody looked), `finding`, `starting`, `away` (alive by its driver's word, not connected), `stopping`,
+    `up`. Only an `up` agent whose first snapshot is complete (`synced`) is believed and given work.
+    """
+
+    record: AgentRecord
+    phase: str = "absent"
+    epoch: int = 0
+    synced: bool = False
+    #: wall time since when nobody can know what its executions do
+    unknown_since: float | None = None
+    failures: int = 0
+    boot_id: str = ""
+    host: str = ""
+    #: snapshot under way: its number and what came so far
+    snapshot_number: int | None = None
+    snapshot_pages: int = 0
+    snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
+    #: queued runs of this key, by ticket: number of submission
+    queued: dict[Ticket, int] = msgspec.field(default_factory=dict)
+    #: placed and not ended
+    placed: set[Token] = msgspec.field(default_factory=set)
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.queued or self.placed)
+
+
+class World:
+    """Everything live. Jobs are here while something is owed for them, or while somebody just asked."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.jobs: dict[str, Job] = {}
+        self.agents: dict[AgentKey, AgentView] = {}
+        self.slots = Slots(capacity=self._capacity)
+        self.next_number = 1
+
+    def _capacity(self, pool: str) -> int:
+        match pool.split("/"):
+            case ["cpu", driver, kind]:
+                return self.policy.cpu_slots.get((driver, kind), 1)
+            case ["op", _, driver, kind, _]:
+                return self.policy.op_run_slots.get((driver, kind), 1)
+            case _:
+                return 1
+
+    def agent(self, key: AgentKey) -> AgentView:
+        view = self.agents.get(key)
+        if view is None:
+            view = self.agents[key] = AgentView(record=AgentRecord(key=key))
+        return view
+
+    def key_of(self, run: Run) -> AgentKey:
+        spec = run.spec
+        return AgentKey(spec.driver, spec.job_run_mode, spec.uid, self.policy.hosts.get(spec.driver, "localhost"))
+
+    def task(self, token: Token) -> Task | None:
+        job = self.jobs.get(token.jid)
+        return None if job is None else job.task(token)
+
+    def number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def restore(self, jobs: Iterable[tuple[Job, int]], agents: Iterable[AgentRecord]) -> None:
+        """Take in what the log says of live jobs (with the position of their request, which orders them) and of agents."""
+        for record in agents:
+            self.agent(record.key).record = record
+        for job, number in sorted(jobs, key=lambda pair: pair[1]):
+            self.jobs[job.jid] = job
+            self._restore_job(job, number)
+            self.next_number = max(self.next_number, number + 1)
+
+    def _restore_job(self, job: Job, number: int) -> None:
+        run = job.run
+        if run is not None and run.active and not run.attempts:
+            self.agent(self.key_of(run)).queued[(job.jid, run.serial)] = number
+        for task in job.live_tasks():
+            self.agent(task.agent_key).placed.add(task.token)
+            ticket = (task.token.jid, task.token.serial)
+            released = () if task.pid is None else (dir_pool(task.token.jid),)
+            slots.hold(self.slots, ticket, number, pools_of(task.agent_key, task.token.jid), released)
+
+
+def pools_of(key: AgentKey, jid: str) -> tuple[str, ...]:
+    """What a run must hold, in the order in which it is taken: op slot, run directory, CPU.
+
+    Before these comes the job itself, held until nothing of the run is left: the run directory is given back at the start
+    already (frames are read while it runs), and a run that is being stopped must not meet its successor there.
+    """
+    return ("job/" + jid, f"op/run/{key.driver}/{key.kind}/{key.uid}", dir_pool(jid), f"cpu/{key.driver}/{key.kind}")
+
+
+def dir_pool(jid: str) -> str:
+    return "dir/" + jid
+
+
+class Turn:
+    """One decision in the making: what it records, what it asks for. `world` is already advanced by every event recorded."""
+
+    def __init__(self, world: World, now: Now) -> None:
+        self.world = world
+        self.now = now
+        self.effects: list[Effect] = []
+        self.receipts: list[Receipt] = []
+        #: jobs as they are after this decision
+        self.touched: dict[str, Job] = {}
+        self._writes: dict[str, tuple[int, list[Any]]] = {}
+        self._minted = 0
+
+    def record(self, jid: str, event: JobEvent) -> Job:
+        job = self.world.jobs.get(jid) or Job(jid=jid)
+        self._write(job_stream(jid), job.version, event)
+        job = evolve(job, event)
+        self.world.jobs[jid] = self.touched[jid] = job
+        return job
+
+    def record_agent(self, key: AgentKey, event: AgentEvent) -> None:
+        view = self.world.agent(key)
+        self._write(agent_stream(key), view.record.version, event)
+        view.record = evolve_agent(view.record, event)
+
+    def ask(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def mint(self) -> tuple[str, str]:
+        """A fresh token and its hash."""
+        self._minted += 1
+        token = derived_id(self.now.entropy + self._minted.to_bytes(4, "big"), key=b"jobscribe token")
+        return token, token_hash(token)
+
+    def writes(self) -> tuple[Write, ...]:
+        return tuple(Write(stream, version, tuple(events)) for stream, (version, events) in self._writes.items())
+
+    def _write(self, stream: str, version: int, event: Any) -> None:
+        self._writes.setdefault(stream, (version, []))[1].append(event)
+
+
+def token_hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def owner(jid: str) -> str:
+    return split_jid(jid)[0]

@@ -1,0 +1,289 @@
+"""The shell around the core: decide, store, then act - in order, and act only on what is durable.
+
+No asyncio here: the real supervisor and the simulator drive the same engine. Everything comes in by `tell`; durable effects
+go out by `perform`; reads see durable state only. Deciding runs ahead of the disk; when a commit fails, what was decided on
+top of it is forgotten, its requests are refused, and the world is folded anew from the log.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ..db.agent import AgentRecord, evolve_agent
+from ..db.events import RunRequested, agent_stream, job_stream
+from ..db.index import index_row
+from ..db.job import Job, evolve
+from ..db.store import Appended, Batch, EventStore
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey
+from ..protocol.messages import Alive
+from .core import inputs as core_inputs
+from .core.decide import Decision, decide
+from .core.effects import Effect, ReplyRefusal
+from .core.execution import snapshot_request
+from .core.inputs import AgentConnected, Cancel, Input, Now, Restarted, Submit
+from .core.world import Policy, World
+
+#: Finished jobs that somebody asked for are kept at hand for the next question.
+AT_HAND = 512
+#: After a failed commit, requests are refused for this long before the store is tried again (monotonic seconds).
+PAUSE_SECS = 1.0
+
+
+class Ports(Protocol):
+    """What the engine needs from the process around it."""
+
+    def now(self) -> Now:
+        """The moment, with fresh entropy."""
+
+    def perform(self, effect: Effect) -> None:
+        """Carry out one durable effect. Must not raise and must not wait."""
+
+    def projected(self, job: Job, position: int, at: float) -> None:
+        """A job as it stands durably: for records and subscribers."""
+
+    def connections(self) -> list[tuple[AgentKey, int, Alive]]:
+        """The agents' live connections, for when the world is folded anew."""
+
+    def fatal(self, refusal: Refusal) -> None:
+        """The store is gone for good: the process must stop."""
+
+    def noticed(self, what: str, detail: str) -> None:
+        """For the log and the counters."""
+
+
+class Durable(msgspec.Struct, frozen=True):
+    """A job as it stands on disk."""
+
+    job: Job
+    position: int
+    at: float
+
+
+class _Pending(msgspec.Struct):
+    """A decision on its way to the disk (or waiting for the ones before it)."""
+
+    inputs: Sequence[Input]
+    decision: Decision
+    at: float
+    result: Appended | Refusal | None = None
+
+
+class Engine:
+    """Owns the world. One thread."""
+
+    def __init__(self, policy: Policy, store: EventStore, ports: Ports) -> None:
+        self.policy = policy
+        self.store = store
+        self.ports = ports
+        self.world = World(policy)
+        self._pending: deque[_Pending] = deque()
+        self._durable: OrderedDict[str, Durable] = OrderedDict()
+        self._requests: dict[tuple[str, str], tuple[str, int]] = {}
+        self._paused_until: float | None = None
+
+    # ---- in
+
+    def start(self) -> None:
+        """Fold the log, then ask for everything that is owed."""
+        self._load()
+        self.tell(Restarted())
+
+    def tell(self, *inputs: Input) -> None:
+        """Decide these together: one transaction."""
+        now = self.ports.now()
+        if self._paused_until is not None and not self._resumed(now):
+            self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
+            return
+        try:
+            fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
+            known = [self._known(i) for i in inputs]
+        except Refusal as e:
+            self._refuse(inputs, e)
+            return
+        decision = decide(self.world, known, now)
+        for jid in fetched - decision.touched.keys():
+            if not self.world.jobs[jid].busy:
+                del self.world.jobs[jid]
+        self._take(_Pending(inputs, decision, now.wall))
+
+    def _take(self, pending: _Pending) -> None:
+        decision = pending.decision
+        for r in decision.receipts:
+            self._requests[r.uid, r.req_id] = (r.jid, r.serial)
+        self._pending.append(pending)
+        if decision.writes or decision.receipts:
+            rows = tuple(index_row(job) for job in decision.touched.values())
+            batch = Batch(writes=decision.writes, index=rows, receipts=decision.receipts)
+            self.store.append(batch, lambda result: self._done(pending, result))
+        else:
+            pending.result = Appended(0, 0)
+            self._flush()
+
+    # ---- durable
+
+    def _done(self, pending: _Pending, result: Appended | Refusal) -> None:
+        pending.result = result
+        self._flush()
+
+    def _flush(self) -> None:
+        """Act on the front of the queue as far as it is durable."""
+        while self._pending and self._pending[0].result is not None:
+            pending = self._pending.popleft()
+            if isinstance(pending.result, Appended):
+                self._act(pending, pending.result)
+            else:
+                assert isinstance(pending.result, Refusal)
+                self._failed(pending, pending.result)
+                return
+
+    def _act(self, pending: _Pending, result: Appended) -> None:
+        for r in pending.decision.receipts:
+            self._requests.pop((r.uid, r.req_id), None)
+        for jid, job in pending.decision.touched.items():
+            self._durable[jid] = Durable(job, result.last, pending.at)
+            self._durable.move_to_end(jid)
+            self.ports.projected(job, result.last, pending.at)
+            live = self.world.jobs.get(jid)
+            if live is job and not job.busy:
+                del self.world.jobs[jid]
+        self._trim()
+        for effect in pending.decision.effects:
+            self.ports.perform(effect)
+
+    def _trim(self) -> None:
+        """Finished jobs are not kept for ever; busy ones are few and stay."""
+        while len(self._durable) > AT_HAND + len(self.world.jobs):
+            jid, entry = next(iter(self._durable.items()))
+            if entry.job.busy:
+                self._durable.move_to_end(jid)
+            else:
+                del self._durable[jid]
+
+    # ---- the store fails
+
+    def _failed(self, first: _Pending, refusal: Refusal) -> None:
+        """Forget what was decided on top of what is not durable; refuse those requests; fold anew when it works again."""
+        self.ports.noticed(refusal.code, refusal.sentence)
+        lost, self._pending = [first, *self._pending], deque()
+        for pending in lost:
+            self._refuse(pending.inputs, refusal)
+            pending.result = refusal
+        self._requests.clear()
+        self._paused_until = self.ports.now().mono + PAUSE_SECS
+
+    def _resumed(self, now: Now) -> bool:
+        """Try the store again once the pause is over."""
+        if self._paused_until is None or now.mono < self._paused_until:
+            return False
+        try:
+            self.store.resume()
+            self._load()
+        except Refusal as e:
+            self.ports.fatal(e)
+            return False
+        self._paused_until = None
+        again: list[Input] = [Restarted()]
+        again += [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
+        self.tell(*again)
+        for key, _epoch, _alive in self.ports.connections():
+            self.ports.perform(snapshot_request(key, now))
+        return self._paused_until is None
+
+    def poke(self) -> None:
+        """After a pause: try again although nobody asks for anything."""
+        if self._paused_until is not None:
+            self._resumed(self.ports.now())
+
+    @property
+    def paused(self) -> bool:
+        return self._paused_until is not None
+
+    def _refuse(self, inputs: Sequence[Input], refusal: Refusal) -> None:
+        for input_ in inputs:
+            handle = core_inputs.refusal_handle(input_)
+            if handle is not None:
+                self.ports.perform(ReplyRefusal(handle, refusal))
+
+    # ---- what has to be at hand
+
+    def _load(self) -> None:
+        """The world, folded from the log."""
+        self.world = World(self.policy)
+        self._durable.clear()
+        self._requests.clear()
+        jobs: list[tuple[Job, int]] = []
+        for jid in self.store.busy_jids():
+            entry, requested = self._read(jid)
+            self._durable[jid] = entry
+            jobs.append((entry.job, requested))
+        keys = {self.world.key_of(j.run) for j, _ in jobs if j.run} | {t.agent_key for j, _ in jobs for t in j.live_tasks()}
+        self.world.restore(jobs, [self._agent_record(k) for k in keys])
+
+    def _read(self, jid: str) -> tuple[Durable, int]:
+        """A job from its stream, with the position of its latest request."""
+        job, position, at, requested = Job(jid=jid), 0, 0.0, 0
+        for stored in self.store.read(job_stream(jid)):
+            job = evolve(job, stored.event)  # type: ignore[arg-type]
+            position, at = stored.position, stored.event.at
+            if isinstance(stored.event, RunRequested):
+                requested = position
+        return Durable(job, position, at), requested
+
+    def _agent_record(self, key: AgentKey) -> AgentRecord:
+        record = AgentRecord(key=key)
+        for stored in self.store.read(agent_stream(key)):
+            record = evolve_agent(record, stored.event)  # type: ignore[arg-type]
+        return record
+
+    def _fetch(self, input_: Input) -> list[str]:
+        """Bring what this input is about into the world; returns the jobs that were not there."""
+        fetched = []
+        for jid in core_inputs.jids(input_):
+            if jid not in self.world.jobs:
+                entry = self._durable.get(jid) or self._read(jid)[0]
+                if entry.job.version:
+                    self.world.jobs[jid] = entry.job
+                    self._durable.setdefault(jid, entry)
+                    fetched.append(jid)
+        if isinstance(input_, Submit):
+            spec = input_.request.run
+            host = self.policy.hosts.get(spec.driver, "localhost")
+            self.agent_record(AgentKey(spec.driver, spec.job_run_mode, spec.uid, host))
+        return fetched
+
+    def _known(self, input_: Input) -> Input:
+        """Add where the same reqId led to before."""
+        if not isinstance(input_, Submit | Cancel):
+            return input_
+        uid = input_.request.run.uid if isinstance(input_, Submit) else input_.request.uid
+        req_id = input_.request.req_id
+        known = self._requests.get((uid, req_id))
+        if known is None:
+            receipt = self.store.receipt(uid, req_id)
+            known = (receipt.jid, receipt.serial) if receipt else None
+        return input_ if known is None else msgspec.structs.replace(input_, known=known)
+
+    def agent_record(self, key: AgentKey) -> AgentRecord:
+        """What the log knows of this agent (its tokens' hashes, for the handshake)."""
+        if key not in self.world.agents:
+            record = self._agent_record(key)
+            if not record.version:
+                return record
+            self.world.agent(key).record = record
+        return self.world.agent(key).record
+
+    # ---- reads
+
+    def durable(self, jid: str) -> Durable | None:
+        """The job as it stands on disk; None when there is none."""
+        entry = self._durable.get(jid)
+        if entry is None:
+            entry, _ = self._read(jid)
+            if not entry.job.version:
+                return None
+            self._durable[jid] = entry
+            self._trim()
+        return entry
