@@ -155,7 +155,7 @@ class Hub:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self.log.exception(task.exception(), "a connection's writer failed")
+            self.log.exception("a connection's writer failed", error=task.exception())
 
     def next_epoch(self) -> int:
         self._epoch += 1

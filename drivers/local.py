@@ -1,0 +1,230 @@
+"""Agents on this machine: a keeper with its agent per (uid, kind), all as the supervisor's own unix user (trusted users only).
+
+A warm template process forks keepers, so that a new user's first run need not wait for an interpreter to start. Keepers are
+found again by the lock file of their folder and by pid and start time; they live on when supervisor and template end.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey
+from ..runtime import processes
+from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
+
+_MESSAGE_MAX = 64 * 1024
+#: Room in the template's argument list for the title that it and its children show in `ps`.
+_TITLE_ROOM = "-" * 200
+
+
+class LocalDriver:
+    """The `local` AgentDriver; see drivers.driver for what its methods promise."""
+
+    name = "local"
+    capabilities = Capabilities(tasks="keeper", same_machine=True)
+
+    def __init__(self, root: Path, address_file: Path, *, cpu_slots: Capacity, keeper_settings: dict[str, Any] | None = None,
+                 template_log: Any = None) -> None:
+        self._root = root
+        self._address_file = address_file
+        self._cpu_slots = cpu_slots
+        self._keeper_settings = keeper_settings or {}
+        self._template = _Template(root, template_log)
+
+    async def start(self, spec: AgentSpec) -> Handle:
+        folder = self._folder(spec.key)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        there = _keeper_of(folder)
+        if there is not None and processes.alive(there["pid"], there["startTicks"]):
+            # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
+            return {**there, "folder": str(folder)}
+        config = {
+            **self._keeper_settings, "root": str(self._root), "folder": str(folder), "python": sys.executable,
+            "agent": {
+                "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token, "addressFile": str(self._address_file),
+                "cacheDir": str(self._root / "agent"),
+            },
+        }
+        said = await self._template.ask({"keeper": config})
+        return {"pid": said["pid"], "startTicks": said["startTicks"], "bootId": processes.boot_id(), "folder": str(folder)}
+
+    async def find(self, handle: Handle) -> Found:
+        if handle.get("bootId") != processes.boot_id():
+            return Found(state="gone", detail="the machine was restarted")
+        if processes.alive(handle["pid"], handle["startTicks"]):
+            return Found(state="alive", detail=f"keeper pid {handle['pid']}")
+        return Found(state="gone", detail=f"its keeper, pid {handle['pid']}, is not there any more")
+
+    async def stop(self, handle: Handle, grace_secs: float) -> None:
+        if (await self.find(handle)).state != "alive":
+            return
+        _signal(handle, signal.SIGTERM)
+        if not await _until_gone(handle, grace_secs + 5):
+            _signal(handle, signal.SIGKILL)
+            await _until_gone(handle, 5)
+
+    async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        path = self._folder(key) / "run" / name
+        return await asyncio.to_thread(_read, path, offset, limit)
+
+    def capacity(self) -> Capacity:
+        return self._cpu_slots
+
+    async def check(self) -> list[str]:
+        try:
+            await self._template.ask({"ping": True})
+        except Refusal as e:
+            return [e.sentence]
+        return []
+
+    async def close(self) -> None:
+        await self._template.close()
+
+    def _folder(self, key: AgentKey) -> Path:
+        return self._root / "agent" / str(key)
+
+
+def _keeper_of(folder: Path) -> dict[str, Any] | None:
+    """What keeper.json says; None where there is none or it is of another boot."""
+    try:
+        said = json.loads((folder / "keeper.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return said if said.get("bootId") == processes.boot_id() else None
+
+
+def _signal(handle: Handle, number: int) -> None:
+    try:
+        fd = os.pidfd_open(handle["pid"])
+    except ProcessLookupError:
+        return
+    try:
+        # between open and check the pid cannot change hands: the descriptor names the process itself
+        if processes.alive(handle["pid"], handle["startTicks"]):
+            signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(fd)
+
+
+async def _until_gone(handle: Handle, secs: float) -> bool:
+    deadline = asyncio.get_running_loop().time() + secs
+    while processes.alive(handle["pid"], handle["startTicks"]):
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+def _read(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
+    try:
+        with path.open("rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            f.seek(max(0, size + offset) if offset < 0 else offset)
+            return f.read(limit), size
+    except FileNotFoundError:
+        return b"", 0
+
+
+class _Template:
+    """The warm process and the conversation with it: one JSON object per packet, answered in any order."""
+
+    def __init__(self, root: Path, log: Any) -> None:
+        self._root = root
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._socket: socket.socket | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 0
+        self._lock = asyncio.Lock()
+
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send one request; raises Refusal("agentUnavailable")."""
+        async with self._lock:
+            await self._ensure()
+            assert self._socket is not None
+            self._next += 1
+            number = self._next
+            packet = json.dumps({"id": number, **request}).encode()
+            future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+            self._answers[number] = future
+            try:
+                await asyncio.get_running_loop().sock_sendall(self._socket, packet)
+            except OSError as e:
+                self._answers.pop(number, None)
+                raise Refusal("agentUnavailable", f"the template process cannot be reached: {e}") from None
+        try:
+            said = await asyncio.wait_for(future, 30)
+        except TimeoutError:
+            raise Refusal("agentUnavailable", "the template process did not answer within 30 s") from None
+        finally:
+            self._answers.pop(number, None)
+        if "error" in said:
+            raise Refusal("agentUnavailable", said["error"])
+        return said
+
+    async def _ensure(self) -> None:
+        if self._process is not None and self._process.returncode is None and self._socket is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"{_package()}.agent.template", "--root", str(self._root), _TITLE_ROOM,
+            stdin=theirs, env=_clean_environment(), start_new_session=True,
+        )
+        theirs.close()
+        self._socket = ours
+        asyncio.get_running_loop().add_reader(ours, self._readable, ours)
+
+    def _readable(self, ours: socket.socket) -> None:
+        try:
+            packet = ours.recv(_MESSAGE_MAX)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._lost(ours)
+            return
+        said = msgspec.json.decode(packet, type=dict[str, Any])
+        future = self._answers.get(said.get("id", 0))
+        if future is not None and not future.done():
+            future.set_result(said)
+
+    def _lost(self, ours: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(ours)
+        ours.close()
+        if self._socket is ours:
+            self._socket = None
+        for future in self._answers.values():
+            if not future.done():
+                future.set_result({"error": "the template process ended"})
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            self._lost(self._socket)
+        if self._process is not None:
+            await self._process.wait()
+
+
+def _package() -> str:
+    return __name__.split(".")[0]
+
+
+def _clean_environment() -> dict[str, str]:
+    """Nothing of ours reaches agents and jobs but what finding this package takes."""
+    kept = {k: os.environ[k] for k in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ") if k in os.environ}
+    kept["PATH"] = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    if "PYTHONPATH" in os.environ:
+        kept["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return kept
+

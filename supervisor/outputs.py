@@ -1,0 +1,89 @@
+"""Reading what a job wrote: from its agent while that is connected, from its driver's evidence otherwise. One shape of answer."""
+
+import json
+from collections.abc import Callable
+
+import msgspec
+
+from ..db.job import Attempt, Job, Task
+from ..drivers.driver import AgentDriver
+from ..protocol.errors import Refusal
+from ..protocol.ids import base62
+from ..protocol.messages import LogChunk, ReadLog
+from ..protocol.requests import JobLog
+from .hub import Hub
+
+#: On top of the time a reader is willing to wait for data.
+ANSWER_SECS = 10.0
+
+
+class Outputs:
+    """Answers readers of logs. Holds nothing."""
+
+    def __init__(self, hub: Hub, drivers: dict[str, AgentDriver], entropy: Callable[[int], bytes]) -> None:
+        self._hub, self._drivers, self._entropy = hub, drivers, entropy
+
+    async def read(self, job: Job, request: JobLog) -> LogChunk:
+        """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
+        task = _task(job, request.attempt)
+        if task is None:
+            over = job.run is None or not job.run.active
+            return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)
+        offset = request.offset
+        if request.tail:
+            offset = max(0, await self._size(task, request.stream) - request.tail)
+        if task.live and task.agent_key in self._hub.connections:
+            return await self._from_agent(task, request, offset)
+        return await self._from_evidence(task, request, offset)
+
+    async def _from_agent(self, task: Task, request: JobLog, offset: int) -> LogChunk:
+        op = ReadLog(
+            op_id=base62(self._entropy(32), 32), token=task.token, stream=request.stream, offset=offset,
+            limit=request.limit, wait_secs=request.wait_secs,
+        )
+        return await self._hub.read(task.agent_key, op, request.wait_secs + ANSWER_SECS)
+
+    async def _from_evidence(self, task: Task, request: JobLog, offset: int) -> LogChunk:
+        dropped = await self._dropped(task, request.stream)
+        skipped = 0
+        if dropped is not None and dropped[0] <= offset < dropped[1]:
+            skipped, offset = dropped[1] - offset, dropped[1]
+        limit = request.limit
+        if dropped is not None and offset < dropped[0]:
+            limit = min(limit, dropped[0] - offset)
+        data, size = await self._evidence(task, f"{request.stream}.log", offset, limit)
+        next_offset = offset + len(data)
+        return LogChunk(
+            op_id="0" * 32, offset=offset, next_offset=next_offset, data=data, dropped=skipped, end=not task.live and next_offset >= size,
+        )
+
+    async def _evidence(self, task: Task, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        driver = self._drivers.get(task.agent_key.driver)
+        if driver is None:
+            raise Refusal("agentUnavailable", f"the driver {task.agent_key.driver} is not configured here")
+        return await driver.evidence(task.agent_key, f"{task.token.name}/{name}", offset, limit)
+
+    async def _size(self, task: Task, stream: str) -> int:
+        return (await self._evidence(task, f"{stream}.log", 0, 1))[1]
+
+    async def _dropped(self, task: Task, stream: str) -> tuple[int, int] | None:
+        data, _ = await self._evidence(task, f"{stream}.dropped", 0, 4096)
+        if not data:
+            return None
+        said = msgspec.convert(json.loads(data), _Dropped)
+        return said.start, said.end
+
+
+class _Dropped(msgspec.Struct, frozen=True):
+    start: int = msgspec.field(name="from")
+    end: int = msgspec.field(name="to")
+
+
+def _task(job: Job, attempt: int) -> Task | None:
+    run = job.run
+    if run is None or not run.attempts:
+        return None
+    chosen: Attempt | None = run.attempts[-1] if attempt == 0 else next((a for a in run.attempts if a.number == attempt), None)
+    if chosen is None:
+        raise Refusal("notFound", f"the run has no attempt {attempt}")
+    return chosen.tasks[0] if chosen.tasks else None

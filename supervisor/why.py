@@ -1,0 +1,104 @@
+"""Why a run is where it is, in a sentence with its evidence. Pure: the same for pages, JSON and the command line."""
+
+import datetime
+from typing import Any
+
+from ..db.job import Job, Run
+from ..protocol.exits import ExitInfo, signal_name
+
+Answer = dict[str, Any]
+
+
+def why(status: dict[str, Any], job: Job, evidence_folder: str | None) -> Answer:
+    """`status` is the status reply of the same run. evidence_folder: where the attempt's files lie, if there are any."""
+    run = job.run
+    answer: Answer = {
+        "computeJid": job.jid, "state": status["state"], "cause": None, "sentence": "", "evidence": [], "not": [],
+        "lastLines": None, "terminationMessage": None, "logs": [], "try": [],
+    }
+    if run is None or status["state"] == "missing":
+        answer["cause"], answer["sentence"] = "missing", f"there is no such run ({status.get('reason')})"
+        return answer
+    if evidence_folder:
+        answer["logs"] = [f"{evidence_folder}/{name}" for name in ("stdout.log", "stderr.log", "exit.json", "script.sh")]
+    if not status["known"]:
+        answer["evidence"].append(f"nobody can ask its agent since {_utc(status['since'])}; what is said here is the last that is known")
+    if run.active:
+        _live(answer, run, status)
+    else:
+        _ended(answer, run)
+    return answer
+
+
+def _live(answer: Answer, run: Run, status: dict[str, Any]) -> None:
+    if run.status == "pending":
+        answer["cause"] = status["queueState"]
+        answer["sentence"] = f"it has not started: {status['jobStatusMessage']}"
+        answer["try"] = ["jobscribe job list --active"]
+        return
+    answer["cause"] = "running"
+    task = run.live_tasks[0] if run.live_tasks else None
+    answer["sentence"] = f"it runs since {_utc(run.started_at)}" + (f" as pid {task.pid} on {task.host}" if task else "")
+    answer["try"] = [f"jobscribe job logs -f {answer['computeJid']}"]
+
+
+def _ended(answer: Answer, run: Run) -> None:
+    exit_, jid = run.exit, answer["computeJid"]
+    answer["cause"] = run.reason
+    if exit_ is not None:
+        answer["evidence"].append(f"exit: {exit_.sentence()} (said by the {exit_.source})")
+        answer["lastLines"], answer["terminationMessage"] = exit_.last_lines, exit_.termination_message
+        _memory(answer, exit_)
+    match run.reason:
+        case "cancel":
+            stop = run.stop
+            answer["sentence"] = f"it was canceled by {stop.by}" + (f": {stop.note}" if stop.note else "") if stop else "it was canceled"
+            answer["not"] = ["a time limit", "its own exit"]
+        case "timeLimit":
+            answer["sentence"] = f"it was ended by its time limit of {run.spec.time_limit_secs:g} s" if run.spec.time_limit_secs else "time limit"
+            answer["try"] = ["submit it again with a longer --time-limit"]
+        case "queueLimit":
+            answer["sentence"] = "it waited longer than its queue limit and never started"
+        case "startFailed":
+            answer["sentence"] = exit_.sentence() if exit_ else "it could not be started"
+        case "agentStartFailed":
+            answer["sentence"], answer["not"] = run.error or "its agent could not be started", ["a fault of the job: it never started"]
+        case "lost":
+            answer["sentence"], answer["not"] = run.error or "its end is not known", ["a failure that the job reported"]
+        case _:
+            _own_exit(answer, run, exit_)
+    if run.status == "error":
+        answer["try"].append(f"jobscribe job logs --stderr {jid}")
+
+
+def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None) -> None:
+    if run.status == "completed":
+        answer["sentence"] = "it completed with exit code 0"
+        return
+    answer["not"] = ["canceled by anyone", "a time limit"]
+    if exit_ is None:
+        answer["sentence"] = run.error or "it failed"
+    elif exit_.signal is not None:
+        answer["sentence"] = f"it was ended by {signal_name(exit_.signal)}, which this system did not send"
+    else:
+        answer["sentence"] = f"it ended by itself with exit code {exit_.code}" + _CODES.get(exit_.code or 0, "")
+
+
+_CODES = {
+    126: " (the command was found but cannot be executed)",
+    127: " (the command was not found)",
+    137: " (a program that exits with 137 often saw a child killed by SIGKILL)",
+}
+
+
+def _memory(answer: Answer, exit_: ExitInfo) -> None:
+    if exit_.max_rss_bytes:
+        answer["evidence"].append(f"largest memory of one process: {exit_.max_rss_bytes / 2**20:.0f} MiB")
+    if exit_.survivors_killed:
+        answer["evidence"].append(f"{exit_.survivors_killed} processes outlived the main one and were ended")
+    if exit_.dropped_bytes:
+        answer["evidence"].append(f"{exit_.dropped_bytes} bytes of output were dropped")
+
+
+def _utc(at: float | None) -> str:
+    return "?" if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
