@@ -1,0 +1,203 @@
+"""The agent's composition root: keeper link, session, websocket, evidence. `run_agent` is what the keeper's child runs.
+
+Standard library, tornado, msgpack, msgspec and psutil only. The agent holds no truth: executions are the keeper's, and an
+agent that ends is replaced by one that is told everything again.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, assert_never
+
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey, Token, op_id, parse_agent_key, parse_token, short_agent, short_op
+from ..protocol.messages import Alive, LogChunk, OpError, ReadLog, Run, TaskSpec, op_name
+from ..protocol.redaction import Redactor
+from ..protocol.version import VERSION
+from ..runtime import processes
+from ..runtime.log import Direct, Log, log_uncaught
+from ..runtime.outputs import RotatingFile, Stream
+from .evidence import Evidence
+from .job_script import script
+from .keeper_link import KeeperLink
+from .link import Link
+from .login_env import LoginEnvironment
+from .session import Forget, Launch, Output, Quit, Read, Send, Session, Stop
+
+TICK_SECS = 2.0
+#: Readers served at once; one more is told to come back.
+MAX_READERS = 256
+LOG_FILE_BYTES, LOG_FILES = 8 * 1024 * 1024, 2
+
+
+def run_agent(keeper_fd: int, root: str) -> None:
+    """Serve until the keeper goes away or the supervisor says so."""
+    processes.set_title("jobscribe agent", root)
+    asyncio.run(_Agent(keeper_fd).serve())
+
+
+class _Agent:
+    def __init__(self, keeper_fd: int) -> None:
+        self._keeper = KeeperLink(keeper_fd, self._keeper_said, self._keeper_gone)
+        self._session = Session()
+        self._over = asyncio.Event()
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._launches: set[asyncio.Task[None]] = set()
+        self._hello: asyncio.Future[dict[str, Any]] = asyncio.Future()
+        self._link: Link
+        self._log: Log
+        self._key: AgentKey
+        self._evidence: Evidence
+        self._login: LoginEnvironment
+
+    async def serve(self) -> None:
+        self._keeper.start()
+        hello = await self._hello
+        self._compose(hello)
+        self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
+        tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
+        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*rest, *self._readers.values(), *self._launches):
+            task.cancel()
+        for task in done:
+            task.result()
+
+    def _compose(self, hello: dict[str, Any]) -> None:
+        config = hello["agent"]
+        self._key = parse_agent_key(config["agentKey"])
+        folder = Path(hello["folder"])
+        redactor = Redactor([config["token"], config["agentId"]])
+        log_file = RotatingFile(str(folder / "agent.log"), max_bytes=LOG_FILE_BYTES, keep=LOG_FILES)
+        self._log = Log("agent", redactor, Direct(Stream(sys.stdout), log_file)).bound(
+            agent=short_agent(config["agentId"]), uid=self._key.uid,
+        )
+        log_uncaught(self._log)
+        self._evidence = Evidence(folder / "run")
+        self._login = LoginEnvironment(Path(config["cacheDir"]))
+        alive = Alive(
+            agent_id=config["agentId"], agent_key=self._key, version=VERSION, host=socket.gethostname(), boot_id=processes.boot_id(),
+            pid=os.getpid(), keeper_pid=hello["keeperPid"],
+        )
+        self._link = Link(
+            Path(config["addressFile"]), str(self._key), config["token"], alive, self._log,
+            on_up=self._up, on_message=self._received, on_down=self._down,
+        )
+        self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
+
+    # ---- in
+
+    def _up(self) -> None:
+        self._log("connected")
+        self._do(self._session.connected(time.monotonic()))
+
+    def _down(self) -> None:
+        self._do(self._session.disconnected())
+
+    def _received(self, message: Any) -> None:
+        op = getattr(message, "op_id", None)
+        if not isinstance(message, ReadLog):
+            run_dir = message.spec.run_dir if isinstance(message, Run) else None
+            self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, op=short_op(op))
+        self._do(self._session.received(message, time.monotonic()))
+
+    def _keeper_said(self, said: dict[str, Any]) -> None:
+        if said["is"] == "hello":
+            if not self._hello.done():
+                self._hello.set_result(said)
+            return
+        if said["is"] == "ended":
+            exit_ = said.get("exit") or {}
+            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state=ended code={} signal={} source={}",
+                      said["token"].split("/")[0], _short_run_op(said["token"]), said.get("runDir"), exit_.get("code"),
+                      exit_.get("signal"), exit_.get("source"), jid=said["token"].split("/")[0])
+        self._do(self._session.keeper_said(said, time.monotonic()))
+
+    def _keeper_gone(self) -> None:
+        """Jobs run on without it; whoever starts the next keeper starts the next agent with it."""
+        if not self._hello.done():
+            raise SystemExit("the keeper ended before it said hello")
+        self._log("the keeper is gone")
+        self._over.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECS)
+            self._do(self._session.tick(time.monotonic()))
+
+    # ---- out
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Send():
+                    self._link.send(output.message)
+                case Launch():
+                    self._launch(output.token, output.spec)
+                case Stop():
+                    self._keeper.send({
+                        "do": "stop", "name": output.token.name, "token": str(output.token), "reason": output.reason,
+                        "grace": output.grace_secs,
+                    })
+                case Forget():
+                    self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
+                case Read():
+                    self._read(output.op)
+                case Quit():
+                    self._log("told to end: {}", output.reason)
+                    self._keeper.send({"do": "quit", "stopJobs": output.stop_jobs, "grace": 3.0})
+                case _:
+                    assert_never(output)
+
+    def _launch(self, token: Token, spec: TaskSpec) -> None:
+        """Give it to the keeper; the login profile's environment is found out before the first one."""
+        if self._login.known is not None:
+            self._start(token, spec)
+            return
+        task = asyncio.get_running_loop().create_task(self._launch_later(token, spec))
+        self._launches.add(task)
+        task.add_done_callback(self._launches.discard)
+
+    async def _launch_later(self, token: Token, spec: TaskSpec) -> None:
+        try:
+            await self._login.find_out()
+            self._start(token, spec)
+        except (OSError, Refusal) as e:
+            self._log.exception("{} cannot be handed to the keeper", str(token), error=e)
+            self._do(self._session.launch_failed(token, f"{type(e).__name__}: {e}", time.monotonic()))
+
+    def _start(self, token: Token, spec: TaskSpec) -> None:
+        text = script(token, spec, self._login.known or {}, self._evidence.folder / token.name)
+        self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, jid=token.jid)
+        self._keeper.send({
+            "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,
+            "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes,
+        })
+
+    # ---- readers
+
+    def _read(self, op: ReadLog) -> None:
+        if len(self._readers) >= MAX_READERS:
+            self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(op))
+        self._readers[op.op_id] = task
+        task.add_done_callback(lambda _: self._readers.pop(op.op_id, None))
+
+    async def _answer(self, op: ReadLog) -> None:
+        try:
+            data, offset, next_offset, dropped, end = await self._evidence.read(
+                op.token.name, op.stream, op.offset, op.limit, op.wait_secs, lambda: self._session.over(op.token),
+            )
+        except OSError as e:
+            self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e)
+            self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
+            return
+        self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
+
+
+def _short_run_op(token: str) -> str:
+    return short_op(op_id(parse_token(token), "run"))

@@ -1,0 +1,260 @@
+"""The supervisor's composition root: everything is made here, handed to what needs it, and given back in reverse order."""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import tornado.httpserver
+import tornado.netutil
+
+from ..db.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
+from ..db.job import Job
+from ..db.records import RecordWriter, catch_up
+from ..db.sqlite import SqliteStore
+from ..db.store import Appended, Batch, Write
+from ..drivers.driver import AgentDriver, Capacity
+from ..drivers.local import LocalDriver
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey, derived_id
+from ..protocol.messages import Alive
+from ..protocol.redaction import Redactor
+from ..protocol.version import VERSION
+from ..runtime import clock, processes
+from ..runtime.log import Log, capture_logging, log_uncaught
+from ..service.log import open_log
+from ..service.safety import check, read_secret
+from ..service.settings import Settings
+from . import hub as hub_module
+from . import web
+from .core.effects import Effect
+from .core.inputs import Now
+from .core.world import Policy
+from .engine import Engine
+from .feed import Feed
+from .hub import Hub
+from .metrics import Counters
+from .outputs import Outputs
+from .performer import Performer
+from .requests import MAX_BODY
+from .root import Root
+
+APPS = ("command",)
+#: While the store cannot be written, it is tried again so often.
+POKE_SECS = 0.5
+
+Announce = Callable[[dict[str, Any]], None]
+
+
+def main(settings: Settings, announce: Announce) -> None:
+    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered. Raises Refusal before that."""
+    check(settings)
+    root = Root(settings.root)
+    try:
+        _private_memory()
+        processes.set_title("jobscribe supervisor", str(root.path))
+        asyncio.run(_serve(settings, root, announce))
+    finally:
+        root.close()
+
+
+def _private_memory() -> None:
+    """Jobs of the local driver share the supervisor's unix user: they must not read its memory or environment."""
+    os.umask(0o077)
+    processes.set_dumpable(False)
+
+
+async def _serve(settings: Settings, root: Root, announce: Announce) -> None:
+    async with AsyncExitStack() as stack:
+        supervisor = _Supervisor(settings, root)
+        stack.push_async_callback(supervisor.close)
+        await supervisor.start()
+        announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
+        await supervisor.until_told()
+
+
+class _Supervisor:
+    """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
+
+    def __init__(self, settings: Settings, root: Root) -> None:
+        self._settings, self._root = settings, root
+        self._loop = asyncio.get_running_loop()
+        self._told = asyncio.Event()
+        self._fatal: Refusal | None = None
+        self._boot_id = clock.boot_id()
+        self._clock = clock.SystemClock()
+        self.url = ""
+        self._redactor = Redactor()
+        self._secret = self._redactor.add(self._server_secret())
+        self._agents_key = self._redactor.add(root.secret("agents")).encode()
+        (root / "log").mkdir(exist_ok=True)
+        self._log, self._sink = open_log(
+            "supervisor", settings.log, self._redactor, stream=sys.stdout, file=str(root / "log" / "supervisor.log"),
+        )
+        log_uncaught(self._log)
+        self._undo_logging = capture_logging(self._log)
+        self._counters = Counters()
+        self._store = SqliteStore(root / "db" / "events.sqlite", self._loop.call_soon_threadsafe)
+        self._records = RecordWriter(root / "supervisor-job", self._records_failed)
+        self._feed = Feed(self._store)
+        self._session = 1 + sum(isinstance(s.event, SupervisorStarted) for s in self._store.read(SYSTEM))
+        self._drivers: dict[str, AgentDriver] = {"local": self._local_driver()}
+        self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
+        self._engine = Engine(self._policy(), self._store, self)
+        self._hub = Hub(self._engine, self._log, self._counters, self._agent_id, self._session)
+        outputs = Outputs(self._hub, self._drivers, secrets.token_bytes)
+        self._desk = web.Desk(
+            self._engine, self._feed, outputs, self._counters, self._log, self.now, user_root=self._user_root(), apps=APPS,
+            drivers=self._drivers, evidence_root=str(root / "agent"),
+        )
+        self._performer.engine, self._performer.hub, self._performer.desk = self._engine, self._hub, self._desk
+        self._servers: list[tornado.httpserver.HTTPServer] = []
+
+    # ---- the engine's ports
+
+    def now(self) -> Now:
+        return Now(self._clock.wall(), self._clock.monotonic(), self._boot_id, secrets.token_bytes(32))
+
+    def perform(self, effect: Effect) -> None:
+        self._performer.perform(effect)
+
+    def projected(self, job: Job, position: int, at: float) -> None:
+        self._records.mark(job, position, at)
+        self._desk.projected(job)
+
+    def connections(self) -> list[tuple[AgentKey, int, Alive]]:
+        return self._hub.alive()
+
+    def fatal(self, refusal: Refusal) -> None:
+        """The store is gone for good: stop at once and say why; jobs run on."""
+        self._log("the store failed for good: {}", refusal.sentence)
+        self._fatal = refusal
+        self._told.set()
+
+    def noticed(self, what: str, detail: str) -> None:
+        self._counters.add(what)
+        self._log("{}: {}", what, detail)
+
+    # ---- life
+
+    async def start(self) -> None:
+        s = self._settings.supervisor
+        agents_port = self._listen(hub_module.application(
+            self._hub, self._settings.limits.ping_interval_secs, self._settings.limits.ping_timeout_secs,
+        ), s.agents_ip, s.agents_port, tls=self._agents_tls())
+        scheme = "wss" if s.agents_tls_cert else "ws"
+        self._root.publish("agents.json", {"agentsUrl": f"{scheme}://{s.agents_ip}:{agents_port}/agent", "agentsCa": s.agents_tls_ca})
+        await self._append(SupervisorStarted(
+            at=self._clock.wall(), session=self._session, pid=os.getpid(), boot_id=self._boot_id, version=VERSION,
+        ))
+        catch_up(self._store, self._records)
+        self._engine.start()
+        port = self._listen(web.application(self._desk, self._secret), s.ip, s.port, body=MAX_BODY + 64 * 1024)
+        self.url = f"http://{s.ip}:{port}"
+        uid = derived_id(str(os.getuid()).encode(), key=hashlib.sha256(self._agents_key).digest())[:8]
+        self._root.publish("client.json", {"url": self.url, "token": self._secret, "uid": uid, "pid": os.getpid()})
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._told.set)
+        self._poker = self._loop.create_task(self._poke())
+        self._log("supervisor session {} ready at {} root={} head={}", self._session, self.url, str(self._root.path), self._store.head())
+
+    async def until_told(self) -> None:
+        """Returns when the process is to stop; raises Refusal when the store is gone."""
+        await self._told.wait()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def close(self) -> None:
+        """Drain: no new requests, what was accepted becomes durable, agents and jobs live on."""
+        self._desk.draining = True
+        for server in self._servers:
+            server.stop()
+        if hasattr(self, "_poker"):
+            self._poker.cancel()
+        await self._performer.close()
+        await self._hub.close()
+        if self._fatal is None and self.url:
+            await self._append(SupervisorStopped(at=self._clock.wall(), session=self._session, reason="told to stop"))
+        for server in self._servers:
+            await server.close_all_connections()
+        self._feed.close()
+        self._records.close()
+        self._store.close()
+        for driver in self._drivers.values():
+            await driver.close()
+        self._log("supervisor stopped")
+        self._undo_logging()
+        self._sink.close()
+
+    async def _poke(self) -> None:
+        while True:
+            await asyncio.sleep(POKE_SECS)
+            self._engine.poke()
+
+    async def _append(self, event: Event) -> None:
+        """One event of the system stream, durable when this returns. Raises Refusal."""
+        done: asyncio.Future[Appended | Refusal] = self._loop.create_future()
+        version = len(self._store.read(SYSTEM))
+        self._store.append(Batch(writes=(Write(SYSTEM, version, (event,)),)), done.set_result)
+        result = await done
+        if isinstance(result, Refusal):
+            raise result
+
+    # ---- parts
+
+    def _listen(self, application: Any, ip: str, port: int, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> int:
+        try:
+            sockets = tornado.netutil.bind_sockets(port, ip)
+        except OSError as e:
+            raise Refusal("portTaken", f"port {port} of {ip} cannot be used: {e.strerror}") from None
+        server = tornado.httpserver.HTTPServer(application, ssl_options=tls, max_body_size=body, max_header_size=64 * 1024)
+        server.add_sockets(sockets)
+        self._servers.append(server)
+        return int(sockets[0].getsockname()[1])
+
+    def _agents_tls(self) -> ssl.SSLContext | None:
+        s = self._settings.supervisor
+        if not s.agents_tls_cert:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
+        return context
+
+    def _server_secret(self) -> str:
+        file = self._settings.supervisor.server_secret_file
+        return read_secret(file) if file else self._root.secret("server")
+
+    def _agent_id(self, key: AgentKey) -> str:
+        """Derived, so that it outlives every restart and stands in no log."""
+        return derived_id(str(key).encode(), key=self._agents_key)
+
+    def _user_root(self) -> str:
+        return self._settings.user_root or str(self._root / "user")
+
+    def _local_driver(self) -> LocalDriver:
+        slots, output = self._settings.slots, self._settings.output
+        capacity = Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel)
+        keeper = {"outputCap": {"head": output.head_bytes, "tail": output.tail_bytes}}
+        return LocalDriver(self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper)
+
+    def _policy(self) -> Policy:
+        limits, slots = self._settings.limits, self._settings.slots
+        cpu: dict[tuple[str, str], int] = {}
+        for name, driver in self._drivers.items():
+            has = driver.capacity()
+            cpu[name, "sequential"], cpu[name, "parallel"] = has.sequential or 1, has.parallel or 1
+        return Policy(
+            cpu_slots=cpu, op_run_slots={pool: slots.op_run or max(slots.local_sequential, slots.local_parallel) for pool in cpu},
+            agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
+            time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs,
+        )
+
+    def _records_failed(self, sentence: str) -> None:
+        self._counters.add("recordNotWritten")
+        self._log("a record could not be written: {}", sentence)

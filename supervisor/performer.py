@@ -1,0 +1,148 @@
+"""Carries out durable effects: replies, messages, timers, drivers' verbs. What comes of them is told to the engine as inputs."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_never
+
+from ..drivers.driver import AgentDriver, AgentSpec
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey, short_agent, short_op, short_uid
+from ..protocol.messages import Run
+from ..protocol.redaction import Redactor
+from ..runtime.log import Log
+from .core.effects import (
+    ClearTimer,
+    Count,
+    Effect,
+    EndConnection,
+    FindAgent,
+    ReplyRefusal,
+    ReplyStatus,
+    SendOp,
+    SetTimer,
+    StartAgent,
+    StopAgent,
+)
+from .core.inputs import DriverFailed, DriverFound, DriverStarted, DriverStopped, TimerFired
+from .engine import Engine
+from .hub import DRIVER_NAMES, Hub
+from .metrics import Counters
+from .web import Desk
+
+#: An agent that is ended has so long before it is killed.
+STOP_GRACE_SECS = 3.0
+
+
+class Performer:
+    """One per process; bound to the engine, hub and desk by the composition root."""
+
+    def __init__(
+        self, drivers: dict[str, AgentDriver], agent_id: Callable[[AgentKey], str], redactor: Redactor, log: Log, counters: Counters,
+    ) -> None:
+        self._drivers, self._agent_id, self._redactor, self._log, self._counters = drivers, agent_id, redactor, log, counters
+        self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.engine: Engine
+        self.hub: Hub
+        self.desk: Desk
+
+    def perform(self, effect: Effect) -> None:
+        match effect:
+            case ReplyStatus() | ReplyRefusal():
+                self.desk.perform(effect)
+            case SendOp():
+                self._send(effect)
+            case SetTimer():
+                self._set(effect.timer, effect.secs)
+            case ClearTimer():
+                self._clear(effect.timer)
+            case StartAgent():
+                self._spawn(self._start(effect))
+            case FindAgent():
+                self._spawn(self._find(effect))
+            case StopAgent():
+                self._spawn(self._stop(effect))
+            case EndConnection():
+                self.hub.end(effect.key, effect.epoch, effect.reason)
+            case Count():
+                self._counters.add(effect.what)
+                self._log("{}: {}", effect.what, effect.detail)
+            case _:
+                assert_never(effect)
+
+    def _send(self, effect: SendOp) -> None:
+        message = effect.message
+        if isinstance(message, Run):
+            self._log("_Op(run, {}) runDir={} jid={}", short_op(message.op_id), message.spec.run_dir, message.token.jid,
+                      jid=message.token.jid, op=short_op(message.op_id))
+        if not self.hub.send(effect.key, message):
+            self._counters.add("sendWithoutConnection")
+
+    # ---- timers
+
+    def _set(self, timer: tuple[Any, ...], secs: float) -> None:
+        self._clear(timer)
+        self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._fired, timer)
+
+    def _clear(self, timer: tuple[Any, ...]) -> None:
+        handle = self._timers.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _fired(self, timer: tuple[Any, ...]) -> None:
+        self._timers.pop(timer, None)
+        self.engine.tell(TimerFired(timer))
+
+    # ---- drivers
+
+    async def _start(self, effect: StartAgent) -> None:
+        agent_id = self._redactor.add(self._agent_id(effect.key))
+        self._redactor.add(effect.token)
+        name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
+        self._log("{}(a={} k={} u={} []) start attempt={}", name, short_agent(agent_id), effect.key.kind, short_uid(effect.key.uid),
+                  effect.attempt, uid=effect.key.uid)
+        driver = self._drivers.get(effect.key.driver)
+        try:
+            if driver is None:
+                raise Refusal("agentUnavailable", f"the driver {effect.key.driver} is not configured here")
+            handle = await driver.start(AgentSpec(key=effect.key, agent_id=agent_id, token=effect.token))
+        except Refusal as e:
+            self._log("{} could not be started: {}", str(effect.key), e.sentence, uid=effect.key.uid)
+            self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
+        except OSError as e:
+            self._log.exception("{} could not be started", str(effect.key), error=e)
+            self.engine.tell(DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}"))
+        else:
+            self.engine.tell(DriverStarted(effect.key, effect.attempt, handle))
+
+    async def _find(self, effect: FindAgent) -> None:
+        driver = self._drivers.get(effect.key.driver)
+        if driver is None:
+            self.engine.tell(DriverFound(effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"))
+            return
+        found = await driver.find(effect.handle)
+        self._log("{} is {}: {}", str(effect.key), found.state, found.detail, uid=effect.key.uid)
+        self.engine.tell(DriverFound(effect.key, found.state, found.detail))
+
+    async def _stop(self, effect: StopAgent) -> None:
+        driver = self._drivers.get(effect.key.driver)
+        if driver is not None:
+            await driver.stop(effect.handle, STOP_GRACE_SECS)
+        self.engine.tell(DriverStopped(effect.key))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.exception("an effect failed", error=task.exception())
+
+    async def close(self) -> None:
+        for timer in list(self._timers):
+            self._clear(timer)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
