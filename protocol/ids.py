@@ -43,7 +43,7 @@ _SHAPES: dict[str, tuple[Any, str]] = {
 }
 
 
-class Token(msgspec.Struct, frozen=True, array_like=True):
+class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The fencing token: names one execution of one task, which is started at most once.
 
     `str()` of it is `<computeJid>/<serial>/<attempt>/<role>/<index>`; `name` is the same as one file name.
@@ -79,7 +79,7 @@ def parse(what: str, value: Any) -> str:
     """Return `value` when it has the shape of a `what` (a key such as "uid"); raises Refusal("badRequest") otherwise."""
     shape, sentence = _SHAPES[what]
     try:
-        return msgspec.convert(value, shape)
+        return str(msgspec.convert(value, shape))
     except msgspec.ValidationError:
         raise Refusal("badRequest", f"{what} must be {sentence}; got {_quoted(value)}") from None
 

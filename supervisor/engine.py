@@ -252,6 +252,8 @@ class Engine:
             spec = input_.request.run
             host = self.policy.hosts.get(spec.driver, "localhost")
             self.agent_record(AgentKey(spec.driver, spec.job_run_mode, spec.uid, host))
+        elif (key := core_inputs.agent_key(input_)) is not None:
+            self.agent_record(key)
         return fetched
 
     def _known(self, input_: Input) -> Input:

@@ -123,6 +123,7 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
     view.phase, view.epoch, view.synced, view.failures = "up", input_.epoch, False, 0
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
     view.snapshot_number, view.snapshot, view.snapshot_pages = None, {}, 0
+    turn.ask(SetTimer(("sync", key, view.epoch), turn.world.policy.op_reply_secs))
     if view.unknown_since is None and view.placed:
         view.unknown_since = turn.now.wall
 

@@ -98,6 +98,8 @@ def _timer(turn: Turn, fired: TimerFired) -> None:
             stopping.time_limit(turn, token)
         case ("stop", token):
             stopping.remind(turn, token)
+        case ("sync", key, epoch):
+            execution.sync_deadline(turn, key, epoch)
         case ("op", token):
             execution.op_deadline(turn, token)
         case _:

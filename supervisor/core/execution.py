@@ -167,6 +167,7 @@ def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
         update(turn, key, execution)
     if not view.synced:
         view.synced, view.unknown_since = True, None
+        turn.ask(ClearTimer(("sync", key, view.epoch)))
         placement.claim_all(turn, key)
 
 
@@ -182,6 +183,14 @@ def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
         stopping.remind(turn, token)
     else:
         placement.send_run(turn, key, token)
+
+
+def sync_deadline(turn: Turn, key: AgentKey, epoch: int) -> None:
+    """Connected, and its first snapshot never came whole: ask again."""
+    view = turn.world.agent(key)
+    if view.phase == "up" and view.epoch == epoch and not view.synced:
+        ask_snapshot(turn, key)
+        turn.ask(SetTimer(("sync", key, epoch), turn.world.policy.op_reply_secs))
 
 
 def op_deadline(turn: Turn, token: Token) -> None:

@@ -125,6 +125,15 @@ def jids(input_: Input) -> tuple[str, ...]:
             return ()
 
 
+def agent_key(input_: Input) -> AgentKey | None:
+    """The agent whose record has to be in the world before this input is decided."""
+    match input_:
+        case Submit() | Cancel() | TimerFired() | Restarted():
+            return None
+        case _:
+            return input_.key
+
+
 def refusal_handle(input_: Input) -> int | None:
     """Who has to be told when this input cannot be carried out."""
     return input_.handle if isinstance(input_, Submit | Cancel) else None
