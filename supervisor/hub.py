@@ -25,6 +25,9 @@ from .metrics import Counters
 #: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what was lost).
 MAX_WAITING = 20_000
 
+#: Who has connected and does not say `alive` in time is sent away.
+ALIVE_SECS = 10.0
+
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 
 
@@ -269,6 +272,11 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)
         self.connection = Connection(self.hub, self, self.key, self.hub.next_epoch())
+        asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
+
+    def _silent(self) -> None:
+        if self.connection is not None and self.connection.alive is None:
+            self.connection.close("it did not say alive")
 
     def on_message(self, message: str | bytes) -> None:
         if self.connection is not None:

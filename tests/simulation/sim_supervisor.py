@@ -23,6 +23,9 @@ from jobscribe.supervisor.engine import Engine
 
 POLICY = Policy(cpu_slots={("local", "sequential"): 3}, op_run_slots={("local", "sequential"): 2}, agent_return_secs=1.0, op_reply_secs=5.0)
 
+#: As the hub does: who does not say `alive` in time is sent away.
+ALIVE_SECS = 10.0
+
 
 class Link:
     """A connection that delays, loses, repeats and reorders frames, and that ends."""
@@ -34,6 +37,7 @@ class Link:
         self.gaps = 0
         self.alive: Alive | None = None
         self._free_at = {"up": 0.0, "down": 0.0}
+        self.time.after(ALIVE_SECS, lambda: self.cut() if self.alive is None else None)
 
     def to_supervisor(self, frame: bytes) -> None:
         self._carry("up", lambda: self._receive(frame))
