@@ -172,6 +172,14 @@ def encode(event: Event) -> bytes:
     return _encoder.encode(event)
 
 
+def known(type_: Any, schema: Any) -> bool:
+    """Can this version read events of this type and schema?"""
+    if type_ not in _TYPES or type(schema) is not int or schema < 1:
+        return False
+    current = VERSIONS.get(type_, 1)
+    return schema <= current and all((type_, v) in UPCASTERS for v in range(schema, current))
+
+
 def decode(type_: str, schema: int, body: bytes) -> Event:
     """The event; raises Refusal("unknownEvent") for a type or schema this version does not know, or a body that does not fit."""
     current = VERSIONS.get(type_, 1)
@@ -183,6 +191,7 @@ def decode(type_: str, schema: int, body: bytes) -> Event:
         data = msgspec.json.decode(body)
         for version in range(schema, current):
             data = UPCASTERS[type_, version](data)
-        return msgspec.convert(data, _TYPES[type_])
+        event: Event = msgspec.convert(data, _TYPES[type_])
+        return event
     except (msgspec.DecodeError, KeyError) as e:
         raise Refusal("unknownEvent", f"an event {type_!r} version {schema} cannot be read: {e}") from None

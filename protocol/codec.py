@@ -4,6 +4,7 @@ A frame is a map `{v, seq, m: [message...]}`, or a chunk of a frame that would b
 `seq` counts the frames of one direction of one connection from 1; the reader is told of a gap and decides what to do.
 Limits are checked before anything is built (size) or used (depth, number of keys, duplicate keys). Whatever is wrong
 with a frame is a `FrameError` with a code of protocol.errors; nothing else leaves this module, whatever the bytes.
+What one end refuses to read, the other refuses to send: a frame that ended the connection would only be sent again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,19 +19,31 @@ MAX_FRAME = 1024 * 1024
 #: largest message, after its chunks were put together
 MAX_MESSAGE = 16 * 1024 * 1024
 MAX_DEPTH = 16
+#: keys of one frame; a full page of a snapshot has 5,400
 MAX_KEYS = 10_000
+#: elements of one list
+MAX_ITEMS = 100_000
+#: frames between two on one connection
+MAX_LOST = 1_000_000
+#: parts of one message
+MAX_CHUNKS = 65_536
 MAX_BATCH = 256
 _CHUNK_ROOM = 256
+_ENVELOPE_KEYS = 3
 
 
 class FrameError(Exception):
-    """A frame was refused. `close`: the peer cannot be trusted to be in step any more; end the connection."""
+    """A frame was refused. `close`: the peer cannot be trusted to be in step any more; end the connection.
 
-    def __init__(self, code: str, sentence: str, *, close: bool) -> None:
+    messages: where only single messages of the frame were refused, the others.
+    """
+
+    def __init__(self, code: str, sentence: str, *, close: bool, messages: Sequence[Any] = ()) -> None:
         super().__init__(f"{code}: {sentence}")
         self.code = code
         self.sentence = sentence
         self.close = close
+        self.messages = messages
 
 
 class Encoder:
@@ -42,22 +55,29 @@ class Encoder:
         self._next_chunked = 0
 
     def frames(self, messages: Sequence[Any]) -> Iterator[bytes]:
-        """Frames that carry `messages` in order. Raises FrameError("tooLarge") before any frame of an oversize message."""
+        """Frames that carry `messages` in order.
+
+        Raises FrameError for a message that the other end would refuse, after the frames of all before it.
+        """
         batch: list[bytes] = []
-        size = 0
+        size, keys = 0, _ENVELOPE_KEYS
         for message in messages:
-            body = _pack(msgspec.to_builtins(message, builtin_types=(bytes,)))
-            if len(body) > MAX_MESSAGE:
-                raise FrameError("tooLarge", f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}", close=False)
-            if batch and (size + len(body) > self._max_frame - _CHUNK_ROOM or len(batch) >= MAX_BATCH):
+            try:
+                body, own_keys = _body(message)
+            except FrameError:
                 yield from self._close(batch)
-                batch, size = [], 0
+                raise
+            if len(batch) >= MAX_BATCH or size + len(body) > self._max_frame - _CHUNK_ROOM or keys + own_keys > MAX_KEYS:
+                yield from self._close(batch)
+                batch, size, keys = [], 0, _ENVELOPE_KEYS
             batch.append(body)
             size += len(body)
-        if batch:
-            yield from self._close(batch)
+            keys += own_keys
+        yield from self._close(batch)
 
     def _close(self, batch: list[bytes]) -> Iterator[bytes]:
+        if not batch:
+            return
         # An array header, then the packed messages as they are: packing each message once is enough.
         body = _array_header(len(batch)) + b"".join(batch)
         if len(body) <= self._max_frame - _CHUNK_ROOM:
@@ -80,7 +100,9 @@ class Decoder:
         self._max_frame = max_frame
         self._seq = 0
         self._chunks: list[bytes] = []
-        self._chunk_id: int | None = None
+        self._chunks_size = 0
+        #: (id, of) of the message whose parts are being put together
+        self._chunked: tuple[int, int] | None = None
         self.gaps = 0
 
     def messages(self, frame: bytes) -> list[Any]:
@@ -92,9 +114,10 @@ class Decoder:
         outer = _unpack(frame)
         if not isinstance(outer, dict):
             raise FrameError("malformed", "a frame is a map", close=True)
-        if outer.get("v") != PROTOCOL_VERSION:
+        if type(outer.get("v")) is not int or outer["v"] != PROTOCOL_VERSION:
             raise FrameError("malformed", f"protocol version {_brief(outer.get('v'))}; this end speaks {PROTOCOL_VERSION}", close=True)
-        self._count(outer.get("seq"))
+        if not self._next(outer.get("seq")):
+            return []
         if outer.keys() == {"v", "seq", "m"}:
             return self._convert(outer["m"])
         if outer.keys() == {"v", "seq", "id", "i", "of", "d"}:
@@ -102,51 +125,88 @@ class Decoder:
             return [] if body is None else self._convert(_unpack(body))
         raise FrameError("malformed", "a frame has the keys v, seq, m or v, seq, id, i, of, d", close=True)
 
-    def _count(self, seq: Any) -> None:
+    def _next(self, seq: Any) -> bool:
+        """Is this frame news? One that comes late or again is not: what it says may be older than what is known by now, and the
+        gap that it left behind was told already."""
         if type(seq) is not int or seq < 1:
             raise FrameError("malformed", "seq is not a positive integer", close=True)
+        if seq > self._seq + MAX_LOST:  # to believe it would be to drop all that follows
+            raise FrameError("malformed", f"more than {MAX_LOST} frames were lost", close=True)
+        if seq <= self._seq:
+            return False
         if seq != self._seq + 1:
             self.gaps += 1
-            self._chunks, self._chunk_id = [], None
+            self._forget_chunks()
         self._seq = seq
+        return True
 
     def _chunk(self, outer: dict[str, Any]) -> bytes | None:
         number, index, of, data = outer["id"], outer["i"], outer["of"], outer["d"]
         if not (type(number) is int and type(index) is int and type(of) is int and isinstance(data, bytes) and 0 <= index < of):
             raise FrameError("malformed", "a chunk needs integers id, i < of, and bytes d", close=True)
         if index == 0:
-            self._chunks, self._chunk_id = [], number
-        if number != self._chunk_id or index != len(self._chunks):
+            self._forget_chunks()
+            self._chunked = number, of
+        if (number, of) != self._chunked or index != len(self._chunks):
             # its beginning was lost: what it carried is asked for again by snapshot
-            self._chunks, self._chunk_id = [], None
+            self._forget_chunks()
             return None
         self._chunks.append(data)
-        if sum(map(len, self._chunks)) > MAX_MESSAGE + self._max_frame:
-            self._chunks, self._chunk_id = [], None
-            raise FrameError("tooLarge", f"chunks of more than {MAX_MESSAGE} bytes", close=True)
+        self._chunks_size += len(data)
+        if self._chunks_size > MAX_MESSAGE + self._max_frame or of > MAX_CHUNKS:
+            self._forget_chunks()
+            raise FrameError("tooLarge", f"more than {MAX_CHUNKS} chunks, or of more than {MAX_MESSAGE} bytes", close=True)
         if index + 1 < of:
             return None
-        body, self._chunks, self._chunk_id = b"".join(self._chunks), [], None
+        body = b"".join(self._chunks)
+        self._forget_chunks()
         return body
+
+    def _forget_chunks(self) -> None:
+        self._chunks, self._chunks_size, self._chunked = [], 0, None
 
     def _convert(self, items: Any) -> list[Any]:
         if not isinstance(items, list) or len(items) > MAX_BATCH:
             raise FrameError("malformed", f"m is a list of at most {MAX_BATCH} messages", close=True)
-        out = []
+        out: list[Any] = []
+        refused: FrameError | None = None
         for item in items:
             op = item.get("op") if isinstance(item, dict) else None
             try:
                 out.append(msgspec.convert(item, self._union))
             except (msgspec.ValidationError, ValueError) as e:
                 unknown = isinstance(op, str) and "Invalid value" in str(e) and "`$.op`" in str(e)
-                code = "unknownOp" if unknown else "malformed"
-                raise FrameError(code, f"op={_brief(op)}: {str(e)[:200]}", close=not unknown) from None
+                if not unknown:
+                    raise FrameError("malformed", f"op={_brief(op)}: {str(e)[:200]}", close=True) from None
+                refused = FrameError("unknownOp", f"op={_brief(op)}: {str(e)[:200]}", close=False, messages=out)
+        if refused:
+            raise refused
         return out
 
 
 def pack_one(message: Any) -> bytes:
     """One message as msgpack, outside any frame (golden files, fuzzing)."""
     return _pack(msgspec.to_builtins(message, builtin_types=(bytes,)))
+
+
+def _body(message: Any) -> tuple[bytes, int]:
+    """The message packed, and how many keys it has. Raises FrameError when it is over a limit of the other end."""
+    plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+    body, keys = _pack(plain), _keys(plain)
+    if len(body) > MAX_MESSAGE:
+        raise FrameError("tooLarge", f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}", close=False)
+    if keys > MAX_KEYS - _ENVELOPE_KEYS:
+        raise FrameError("tooLarge", f"a message of {keys} keys is over the limit of {MAX_KEYS}", close=False)
+    return body, keys
+
+
+def _keys(plain: Any) -> int:
+    """Keys of all maps in it. Raises FrameError for a list that is over the limit."""
+    if isinstance(plain, dict):
+        return len(plain) + sum(_keys(v) for v in plain.values() if isinstance(v, dict | list | tuple))
+    if len(plain) > MAX_ITEMS:
+        raise FrameError("tooLarge", f"a list of {len(plain)} elements is over the limit of {MAX_ITEMS}", close=False)
+    return sum(_keys(v) for v in plain if isinstance(v, dict | list | tuple))
 
 
 def _pack(value: Any) -> bytes:
@@ -163,7 +223,8 @@ def _array_header(n: int) -> bytes:
 
 
 def _map_header(first: dict[str, Any], extra: int) -> bytes:
-    return bytes(msgpack.Packer(autoreset=True).pack_map_header(len(first) + extra)) + b"".join(_pack(k) + _pack(v) for k, v in first.items())
+    header = bytes(msgpack.Packer(autoreset=True).pack_map_header(len(first) + extra))
+    return header + b"".join(_pack(k) + _pack(v) for k, v in first.items())
 
 
 class _Pairs:
@@ -188,13 +249,15 @@ def _no_extension(code: int, data: bytes) -> Any:
 
 def _unpack(frame: bytes) -> Any:
     try:
+        # A first pass that builds nothing: headers that promise more than there is would otherwise get their memory at once.
+        msgspec.msgpack.decode(frame, type=msgspec.Raw)
         value = msgpack.unpackb(
             frame, object_pairs_hook=_Pairs(), ext_hook=_no_extension, strict_map_key=True, raw=False,
-            max_str_len=MAX_MESSAGE, max_bin_len=MAX_MESSAGE, max_array_len=100_000, max_map_len=MAX_KEYS, max_ext_len=0,
+            max_str_len=MAX_MESSAGE, max_bin_len=MAX_MESSAGE, max_array_len=MAX_ITEMS, max_map_len=MAX_KEYS, max_ext_len=0,
         )
     except FrameError:
         raise
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as e:
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, msgspec.MsgspecError, RecursionError) as e:
         raise FrameError("malformed", f"not msgpack: {type(e).__name__}", close=True) from None
     if not _shallow(value, MAX_DEPTH):
         raise FrameError("tooDeep", f"nested deeper than {MAX_DEPTH}", close=True)

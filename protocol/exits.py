@@ -1,13 +1,17 @@
 """How one execution ended: what is known, kept apart, so that nobody has to guess a signal out of an exit code."""
 
 import signal as _names
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 #: Who says so: the keeper that waited for the process; the job's own wrapper script (its keeper was gone);
 #: the start itself (it never ran); or nobody.
 Source = Literal["keeper", "script", "start", "lost"]
+
+#: Unix seconds, and seconds between two of them. Bounds keep NaN and infinity out, which JSON, and so the event log, does not have.
+Instant = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+Span = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
 class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -21,10 +25,10 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     stop_reason: str | None = None
     #: why there is no exit, or why it never started
     detail: str | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    user_secs: float | None = None
-    system_secs: float | None = None
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+    user_secs: Span | None = None
+    system_secs: Span | None = None
     max_rss_bytes: int | None = None
     #: processes of the job that outlived its main process and were killed
     survivors_killed: int = 0

@@ -88,9 +88,16 @@ def parse_token(text: str) -> Token:
     """The token that `str(token)` was made from; raises Refusal("badRequest")."""
     try:
         jid, serial, attempt, role, index = text.split("/")
-        return msgspec.convert([jid, int(serial), int(attempt), role, int(index)], Token)
+        return msgspec.convert([jid, _number(serial), _number(attempt), role, _number(index)], Token)
     except (ValueError, msgspec.ValidationError):
         raise Refusal("badRequest", f"a task is named computeJid/serial/attempt/role/index; got {_quoted(text)}") from None
+
+
+def _number(text: str) -> int:
+    """Plain digits only: `int` also takes signs, blanks, underscores and the digits of other alphabets."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text[:20])
 
 
 def parse_agent_key(text: str) -> AgentKey:

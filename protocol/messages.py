@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .exits import ExitInfo
+from .exits import ExitInfo, Instant, Span
 from .ids import AgentId, AgentKey, OpId, Token
 
 PROTOCOL_VERSION = 1
@@ -48,8 +48,8 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     op_id: OpId
     pid: int | None = None
     start_ticks: int | None = None
-    started_at: float | None = None
-    elapsed_secs: float | None = None
+    started_at: Instant | None = None
+    elapsed_secs: Span | None = None
     exit: ExitInfo | None = None
 
 

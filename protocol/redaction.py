@@ -20,13 +20,14 @@ AGENT_SHORT, OP_SHORT, UID_SHORT = 4, 6, 4
 
 #: Keys whose value is never shown. `compute_jid`-like words with "key" or "token" in them that are no secret stay visible.
 _SECRET_KEY = re.compile(
-    r"secret|passw|passphrase|private|credential|cookie|authorization|bearer|api_?key|otp\b|one_?time|"
-    r"agent_?id\b|tokens?\b|_hash\b|tokenHash",
+    r"secret|passw|passphrase|private|credential|cookie|authorization|bearer|api[_-]?key|otp\b|one[_-]?time|"
+    r"agent[_-]?id\b|tokens?\b|_hash\b|tokenHash",
     re.IGNORECASE,
 )
 _HARMLESS_KEYS = frozenset({"computeJobHash", "compute_job_hash"})
 #: The fencing token is called `token` everywhere and is no secret. It is known by its form: five fields, of which these stand out.
 _FENCING = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w{1,64}/\d+/\d+/\w{1,32}/\d+", re.ASCII)
+_FLAG = re.compile(r"--?[A-Za-z][\w-]{0,127}", re.ASCII)
 _OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.ASCII | re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last)"
 #: Anything shorter would redact ordinary words.
@@ -60,7 +61,8 @@ class Redactor:
             self._longest = max(self._longest, len(secret))
         else:
             # As it looks after repr(), in JSON and in an address, too.
-            forms = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe="")}
+            in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+            forms = {secret, repr(secret)[1:-1], quote(secret, safe=""), *in_json}
             self._others |= forms
             self._longest = max(self._longest, *map(len, forms))
             self._stale = True
@@ -71,7 +73,7 @@ class Redactor:
         if self._words:
             text = _WORD.sub(self._without_words, text)
         if self._stale:
-            longest_first = sorted(tuple(self._others), key=len, reverse=True)
+            longest_first = sorted(self._others.copy(), key=len, reverse=True)
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
             self._stale = False
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
@@ -119,7 +121,7 @@ class Redactor:
             return self.shown(str(value))
         if (says := getattr(value, SHOWS_ITSELF, None)) is not None:
             return self.shown(says())
-        if type(value).__str__ is object.__str__ and (fields := _fields(value)):
+        if not _has_own_str(value) and (fields := _fields(value)):
             return self._map({name: getattr(value, name) for name in fields}, depth, left)
         return self.shown(str(value))
 
@@ -131,10 +133,10 @@ class Redactor:
             if i >= MAX_ELEMENTS or left[0] <= 0:
                 return [*out, SNIP]
             flag = items[i - 1] if i else None
-            if isinstance(item, str) and isinstance(flag, str) and flag.startswith("-") and is_secret(flag.lstrip("-"), item):
-                out.append(REDACTED)
-            elif isinstance(item, str) and (m := _OPTION.fullmatch(item)) and is_secret(m[1].lstrip("-"), m[2]):
+            if isinstance(item, str) and (m := _OPTION.fullmatch(item)) and is_secret(m[1].lstrip("-"), m[2]):
                 out.append(f"{m[1]}={REDACTED}")
+            elif isinstance(item, str) and isinstance(flag, str) and _FLAG.fullmatch(flag) and is_secret(flag.lstrip("-"), item):
+                out.append(REDACTED)
             else:
                 out.append(self._value(item, depth + 1, left))
         return out
@@ -159,11 +161,18 @@ def is_secret(key: str, value: Any = "") -> bool:
 
 
 def _is_fencing_token(value: Any) -> bool:
-    if isinstance(value, list | tuple) and len(value) == 5 and isinstance(value[0], str):
-        value = "/".join(map(str, value))
-    elif isinstance(value, list | tuple):
+    if isinstance(value, list | tuple):
+        if len(value) == 5 and isinstance(value[0], str) and not isinstance(value[1], str):
+            return _FENCING.fullmatch("/".join(map(str, value))) is not None
         return len(value) > 0 and all(_is_fencing_token(v) for v in value)
-    return _FENCING.fullmatch(value if isinstance(value, str) else str(value)) is not None
+    if isinstance(value, str) or hasattr(value, "__struct_fields__"):
+        return _FENCING.fullmatch(str(value)) is not None
+    return False
+
+
+def _has_own_str(value: Any) -> bool:
+    own: Any = type(value).__str__
+    return own is not object.__str__
 
 
 def _fields(value: Any) -> tuple[str, ...]:

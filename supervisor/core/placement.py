@@ -12,7 +12,7 @@ from ...protocol.ids import AgentKey, Token, op_id
 from ...protocol.messages import Run as RunOp
 from ...protocol.messages import TaskSpec
 from . import slots
-from .effects import SendOp, SetTimer
+from .effects import ClearTimer, SendOp, SetTimer
 from .slots import Ticket
 from .world import Turn, dir_pool, pools_of
 
@@ -75,6 +75,8 @@ def place(turn: Turn, tickets: Iterable[Ticket]) -> None:
         view = turn.world.agent(key)
         view.queued.pop((jid, serial), None)
         view.placed.add(token)
+        if run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs:
+            turn.ask(ClearTimer(("queue", jid, serial)))
         turn.record(jid, TaskPlaced(at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run")))
         send_run(turn, key, token)
 

@@ -28,11 +28,16 @@ def cancel(turn: Turn, input_: Cancel) -> None:
     if job is None or job.run is None or owner(job.jid) != request.uid:
         raise Refusal("notFound", f"there is no job {request.compute_jid}")
     run = job.run
+    if input_.known is not None and input_.known[0] != job.jid:
+        raise Refusal("conflict", f"reqId {request.req_id} was used for another job before; a new request needs a new reqId")
     serial = input_.known[1] if input_.known else request.compute_job_serial or run.serial
     turn.ask(ReplyStatus(input_.handle, job.jid, serial))
-    if serial != run.serial or not run.active or input_.known is not None:
+    if input_.known is not None:
         return
+    # also when there is nothing to do: the same request again must not hit a run that came after it
     turn.receipts.append(Receipt(uid=request.uid, req_id=request.req_id, jid=job.jid, serial=serial, at=turn.now.wall))
+    if serial != run.serial or not run.active:
+        return
     _stop(turn, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
 
 

@@ -7,6 +7,7 @@ from sim_machine import Agent, Machine
 from sim_time import Time
 
 from jobscribe.db.job import Job
+from jobscribe.db.failing import Faults
 from jobscribe.db.memory import MemoryStore
 from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
@@ -109,7 +110,10 @@ class Supervisor:
         self.replies: dict[int, Callable[[dict[str, Any] | Refusal], None]] = {}
         self.durable_statuses: list[tuple[str, int, str]] = []
         self.on_projected: Callable[[Job], None] = lambda job: None
-        self.store = MemoryStore(self._deliver)
+        self.faults = Faults()
+        self.store = MemoryStore(self._deliver, hold=True, point=self.faults)
+        self._delivered_at = 0.0
+        self._committing = -1
         self._timers: dict[tuple[Any, ...], Callable[[], None]] = {}
         self._life = 0
 
@@ -120,12 +124,27 @@ class Supervisor:
         self._epoch = self.sessions << 24
         self.engine = Engine(POLICY, self.store, self)
         self.engine.start()
+        self._soon()
+
+    def _soon(self) -> None:
+        """The disk takes its time: what waits becomes durable a little later, with all that came meanwhile."""
+        if self.store.waiting and self._committing != self._life:
+            life = self._committing = self._life
+            self.time.after(self.time.random.expovariate(500.0), lambda: self._commit(life))
+
+    def _commit(self, life: int) -> None:
+        if life == self._life:
+            self._committing = -1
+            self.store.commit()
 
     def crash(self) -> None:
         """kill -9: what was not durable is gone, with every connection and timer."""
+        if self.store.waiting:
+            self.time.happened["the supervisor died before a commit"] += 1
         self.running = False
         self._life += 1
         self.store = self.store.crash()
+        self.faults.mend()
         self._timers.clear()
         self.replies.clear()
         for link in list(self.links.values()):
@@ -135,11 +154,19 @@ class Supervisor:
     def tell(self, *inputs: Input) -> None:
         if self.running:
             self.engine.tell(*inputs)
+            self._soon()
 
     def _deliver(self, call: Callable[[], None]) -> None:
-        """The disk takes its time."""
+        """News of what is durable comes a little later, in order."""
         life = self._life
-        self.time.after(self.time.random.expovariate(500.0), lambda: call() if life == self._life else None)
+        self._delivered_at = max(self._delivered_at, self.time.now + self.time.random.expovariate(1000.0))
+
+        def tell() -> None:
+            if life == self._life:
+                call()
+                self._soon()
+
+        self.time.after(self._delivered_at - self.time.now, tell)
 
     def connect(self, agent: Agent) -> Link | None:
         if not self.running or self.time.sometimes("a dial failed", 0.05):

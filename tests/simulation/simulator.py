@@ -167,7 +167,7 @@ class Simulator:
 
     def _fail_the_disk(self) -> None:
         self.time.happened["the disk refused a write"] += 1
-        self.supervisor.store.fail_next()
+        self.supervisor.faults.fail()
 
     def _jump_the_clock(self) -> None:
         self.time.happened["the wall clock jumped"] += 1
@@ -176,6 +176,7 @@ class Simulator:
     def _poke(self) -> None:
         if self.supervisor.running:
             self.supervisor.engine.poke()
+            self.supervisor.tell()
         self.time.after(0.5, self._poke)
 
     # ---- guarantees, after every step

@@ -1,0 +1,36 @@
+# All that a developer does. The first run makes .venv; `make help` says what there is.
+.PHONY: help venv demo test check bench clean
+
+# PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/db'. KEEP=1: leave the demo running.
+PYTEST_ARGS ?=
+python = .venv/bin/python
+
+help:
+	@echo "make demo    run a real computation through a fresh supervisor (KEEP=1 leaves it running)"
+	@echo "make test    everything that is tested, packaging included; says at its end what was left out and why"
+	@echo "make check   lint, types, floors, purity and the fast tests"
+	@echo "make bench   speed, beside a floor or a peer in the same run"
+	@echo "make venv    make or update .venv, as all of these do by themselves"
+	@echo "make clean   remove what was built, .venv included"
+
+venv:
+	@etc/venv.sh
+
+demo: venv
+	@.venv/bin/jobscribe demo
+
+test: venv
+	$(python) -m pytest $(PYTEST_ARGS)
+
+check: venv
+	$(python) -m ruff check .
+	$(python) -m mypy
+	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
+
+bench: venv
+	@etc/venv.sh test,check,bench
+	$(python) tests/bench/run.py
+
+clean:
+	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

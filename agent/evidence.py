@@ -1,0 +1,115 @@
+"""Reading what executions leave behind: their output while it grows and when it is complete. Nothing is written here."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from .inotify import Change, Folders
+
+#: Bytes per read at most, whatever is asked for.
+MAX_READ = 512 * 1024
+#: The end of an execution that leaves no mark on the disk is noticed after this long (seconds).
+_LOOK_AGAIN_SECS = 0.5
+_FINAL = "exit.json"
+
+
+class Chunk(NamedTuple):
+    """`data` begins at `offset`; go on at `next_offset`. dropped: bytes skipped before `offset`. end: nothing will follow."""
+
+    data: bytes
+    offset: int
+    next_offset: int
+    dropped: int
+    end: bool
+
+
+class Evidence:
+    """folder: where the evidence of all executions of one agent lies, each in a folder of its name."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._folders = Folders()
+
+    def path(self, name: str, file: str) -> Path:
+        return self.folder / name / file
+
+    def size(self, name: str, stream: str) -> int:
+        """Length of a stream so far, dropped bytes included; 0 where there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.path(name, f"{stream}.log").stat().st_size
+        return 0
+
+    async def read(self, name: str, stream: str, offset: int, limit: int, wait_secs: float, is_over: Callable[[], bool]) -> Chunk:
+        """Up to `limit` bytes of "stdout" or "stderr" from `offset`; where nothing is there yet, wait up to `wait_secs`.
+
+        What was dropped is skipped and counted. `end` is told only when the execution is over (by `is_over`, or by its
+        final evidence) and everything was read, so the last line is never lost. Raises OSError.
+        """
+        limit = max(1, min(limit, MAX_READ))
+        chunk = self._look(name, stream, offset, limit, is_over)
+        until = time.monotonic() + wait_secs
+        while not _worth_telling(chunk) and time.monotonic() < until:
+            with self._folders.watching(str(self.folder / name)) as change:
+                chunk = await self._wait(change, name, stream, offset, limit, until, is_over)
+        return chunk
+
+    async def _wait(self, change: Change, name: str, stream: str, offset: int, limit: int, until: float,
+                    is_over: Callable[[], bool]) -> Chunk:
+        """Look, wait for a change, look again. Returns early where the folder appeared in the meantime and can be watched."""
+        while True:
+            change.clear()
+            chunk = self._look(name, stream, offset, limit, is_over)
+            left = until - time.monotonic()
+            if _worth_telling(chunk) or left <= 0:
+                return chunk
+            await change.wait(min(left, _LOOK_AGAIN_SECS))
+            if not change.told:
+                return self._look(name, stream, offset, limit, is_over)
+
+    def _look(self, name: str, stream: str, offset: int, limit: int, is_over: Callable[[], bool]) -> Chunk:
+        # asked before the size is: what is written after the answer "over" is nobody's
+        over = is_over() or self.path(name, _FINAL).exists()
+        path = self.path(name, f"{stream}.log")
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return Chunk(b"", offset, offset, 0, over)
+        try:
+            size = os.fstat(fd).st_size
+            begin, data = _read_kept(fd, path, offset, limit)
+        finally:
+            os.close(fd)
+        following = begin + len(data)
+        return Chunk(data, begin, following, begin - offset, over and following >= size)
+
+
+def _worth_telling(chunk: Chunk) -> bool:
+    return bool(chunk.data) or chunk.dropped > 0 or chunk.end
+
+
+def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes]:
+    """(where it begins, bytes): from `offset`, or from behind the dropped range, never a byte out of it.
+
+    The keeper notes a range before it punches the hole, so bytes read *before* a note that leaves them alone are real.
+    """
+    while True:
+        first, behind = _dropped(path)
+        begin = behind if first <= offset < behind else offset
+        length = min(limit, first - begin) if begin < first < behind else limit
+        data = os.pread(fd, length, begin)
+        now_first, now_behind = _dropped(path)
+        if now_behind <= begin or now_first >= begin + len(data) or now_first >= now_behind:
+            return begin, data
+
+
+def _dropped(path: Path) -> tuple[int, int]:
+    """The range that was dropped of this log; an empty one where nothing was."""
+    try:
+        said = json.loads(path.with_name(path.name + ".dropped").read_bytes())
+        return int(said["from"]), int(said["to"])
+    except FileNotFoundError:
+        return 0, 0

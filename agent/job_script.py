@@ -1,0 +1,96 @@
+"""The sh script of one execution: environment, run directory, core limit, the command, and its exit code in the script's own hand.
+
+Pure. Repeating an execution by hand is running this file. Under a keeper, descriptor 3 is the command's stderr, and the
+script's own stderr goes to a file where a shell says which signal ended the command: that is how a death by SIGKILL is told
+from `exit 137`. The command runs in a subshell that `exec`s it, because dash would say it to the command's stderr otherwise,
+and because a shell's builtins are not the programs of the same names. No process but the shell and the command is started.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from re import compile as _compile
+
+from ..protocol.errors import Refusal
+from ..protocol.ids import Token
+from ..protocol.messages import TaskSpec
+
+_NAME = _compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_UMASK = _compile(r"[0-7]{1,4}\Z")
+#: Names that some shells refuse to set, or that change how a shell works; `env` hands them to the command.
+_OF_SHELLS = frozenset("BASHOPTS BASH_VERSINFO EUID IFS LINENO OLDPWD OPTIND POSIXLY_CORRECT PPID PWD RANDOM SECONDS SHELLOPTS UID".split())
+#: A block of `ulimit -c`, as POSIX has it.
+_BLOCK = 512
+_PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+def contract(token: Token, run_dir: str, evidence: PurePath | str) -> dict[str, str]:
+    """What every job finds in its environment about itself."""
+    return {
+        "JOBSCRIBE_TOKEN": str(token),
+        "JOBSCRIBE_COMPUTE_JID": token.jid,
+        "JOBSCRIBE_SERIAL": str(token.serial),
+        "JOBSCRIBE_ATTEMPT": str(token.attempt),
+        "JOBSCRIBE_TASK_ROLE": token.role,
+        "JOBSCRIBE_TASK_INDEX": str(token.index),
+        "JOBSCRIBE_RUN_DIR": run_dir,
+        "JOBSCRIBE_TERMINATION_MESSAGE": f"{evidence}/termination-message",
+    }
+
+
+def script(token: Token, spec: TaskSpec, env: Mapping[str, str], evidence: PurePath | str, *, umask: str = "0077") -> str:
+    """env: the login profile's environment; `spec.env` wins over it, and the contract over both.
+
+    evidence: absolute path of the folder for the exit code. Raises Refusal("badRequest") for what no process can be given.
+    """
+    _check(spec, umask)
+    everything = {**env, **_PYTHON, **spec.env, **contract(token, spec.run_dir, evidence)}
+    plain = {k: v for k, v in everything.items() if _NAME.match(k) and k not in _OF_SHELLS}
+    odd = [f"{k}={v}" for k, v in everything.items() if k not in plain]
+    command = [*spec.wrap, *spec.command]
+    if odd or command[0].startswith("-"):
+        command = ["/usr/bin/env", "--", *odd, *command]
+    run_dir = _quoted(spec.run_dir)
+    lines = [
+        "#!/bin/sh",
+        f"# {token}",
+        "# Run by hand, this does what the job did; its exit code is kept only when a keeper runs it.",
+        f"set -- {_quoted(f'{evidence}/exit-code')}",
+        "if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- /dev/null; fi",
+        f"umask {umask}",
+        *(f"export {k}={_quoted(v)}" for k, v in plain.items()),
+        f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$1"; exit 126; }}',
+        f'cd {run_dir} 2>&3 || {{ echo 126 >"$1"; exit 126; }}',
+        _core_limit(spec.core_bytes),
+        "# the command gets its signals; this shell has to live until it has written down the end",
+        "trap : HUP INT QUIT TERM USR1 USR2",
+        f"( exec {' '.join(_quoted(a) for a in command)} 2>&3 3>&- )",
+        "c=$?",
+        '{ echo "$c" >"$1"; } 2>/dev/null',
+        'exit "$c"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _core_limit(size: int) -> str:
+    """As much as was asked for; where the machine allows less, that."""
+    return f"ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c \"$(ulimit -H -c)\" 2>/dev/null"
+
+
+def _check(spec: TaskSpec, umask: str) -> None:
+    texts = [*spec.wrap, *spec.command, spec.run_dir, *spec.env, *spec.env.values()]
+    if any("\0" in t for t in texts):
+        raise Refusal("badRequest", "a NUL character cannot be part of a command, an environment or a path")
+    if not spec.command or not (*spec.wrap, *spec.command)[0]:
+        raise Refusal("badRequest", "the command is empty")
+    if not spec.run_dir.startswith("/"):
+        raise Refusal("badRequest", f"the run directory must be an absolute path, not {ascii(spec.run_dir)}")
+    bad = next((n for n in spec.env if not n or "=" in n), None)
+    if bad is not None:
+        raise Refusal("badRequest", f"{ascii(bad)} cannot be the name of an environment variable")
+    if not _UMASK.match(umask):
+        raise Refusal("badRequest", f"{ascii(umask)} is no umask")
+
+
+def _quoted(text: str) -> str:
+    """One word of a shell line, whatever is in it (but NUL)."""
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,215 @@
+"""The keeper: parent of one agent and of all its jobs. `python -m jobscribe.agent.keeper`, or `run` in a forked child.
+
+    python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object, on stdin
+
+    {"root", "folder": the agent's own folder, "agent": {given to the agent as it is; holds its token},
+     "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes}}
+
+It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on and the next keeper takes
+them over. SIGTERM ends it with everything it keeps. Standard library only, one thread, no network, nothing secret on disk,
+in an argument or in an environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+
+from ..runtime import processes
+from .keeping.agent_seat import AgentSeat
+from .keeping.jobs import Jobs
+from .keeping.kin import Kin
+from .keeping.layout import Layout, write_json
+from .keeping.loop import Loop
+from .keeping.output_cap import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
+from .keeping.say import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    Config = dict[str, Any]
+    Spawn = Callable[[socket.socket], int]
+
+BAD_CONFIG, ANOTHER_KEEPER = 2, 3
+TITLE = "jobscribe keeper"
+#: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
+_TERM_GRACE = 3.0
+#: A process that is just being spawned may hold the lock of a killed keeper for a moment.
+_LOCK_PATIENCE = 0.3
+#: What of its own environment the agent gets; anything else might hold what is not the agent's business.
+_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def main() -> int:
+    """The exec form: configuration on stdin, the agent as a new interpreter."""
+    try:
+        root, folder = _arguments(sys.argv[1:])
+        config = json.loads(sys.stdin.buffer.read())
+        if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
+            raise ValueError("its configuration on stdin is no JSON object with an object named agent")
+    except ValueError as error:
+        print(f"jobscribe keeper: {error}", file=sys.stderr)
+        return BAD_CONFIG
+    config |= {"root": root, "folder": folder}
+    processes.set_title(TITLE, root)
+    return run(config, lambda sock: _exec_agent(config, sock))
+
+
+def run(config: Config, spawn_agent: Spawn) -> int:
+    """Keep until told to end; returns the exit code. The calling process is the keeper from here on."""
+    _become_keeper()
+    layout = Layout(config["folder"])
+    layout.make()
+    lock = _lock(f"{layout.folder}/keeper.lock")
+    if lock is None:
+        say(f"another keeper has {layout.folder}; this one ends")
+        return ANOTHER_KEEPER
+    try:
+        return _Keeper(config, layout, spawn_agent).run()
+    finally:
+        os.close(lock)
+
+
+class _Keeper:
+    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn) -> None:
+        cap = config.get("outputCap") or {}
+        self._config, self._layout = config, layout
+        self._loop, self._kin = Loop(), Kin()
+        self._jobs = Jobs(
+            layout, self._loop, self._kin, OutputCap(cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
+            lambda what, e: self._seat.tell(what, e),
+        )
+        self._seat = AgentSeat(self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known)
+        self._ending = False
+
+    def run(self) -> int:
+        self._loop.on_signal(signal.SIGCHLD, self._children_changed)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.on_signal(number, lambda: self._quit(stop_jobs=True, grace=_TERM_GRACE))
+        me = os.getpid()
+        write_json(f"{self._layout.folder}/keeper.json", {
+            "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(), "startedAt": time.time(),
+        })
+        self._jobs.recover()
+        self._seat.start()
+        return self._loop.run()
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "is": "hello", "agent": self._config["agent"], "folder": self._layout.folder, "keeperPid": os.getpid(),
+            "executions": [e.said() for e in self._jobs.known.values()],
+        }
+
+    def _children_changed(self) -> None:
+        self._jobs.ending.children_changed()
+        self._seat.child_changed()
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        """One order of the agent's. What is none is said and dropped: it changes nothing."""
+        try:
+            match order.get("do"):
+                case "start":
+                    self._jobs.start(order)
+                case "stop":
+                    self._jobs.stop(order)
+                case "forget":
+                    self._jobs.forget(list(order["names"]))
+                case "quit":
+                    self._quit(stop_jobs=bool(order["stopJobs"]), grace=float(order["grace"]))
+                case other:
+                    raise ValueError(f"unknown order {other!r}")
+        except (ValueError, TypeError, KeyError) as error:
+            say(f"the agent gave an order that is none: {type(error).__name__}: {error}")
+
+    def _quit(self, *, stop_jobs: bool, grace: float) -> None:
+        """End: the jobs first, if they are to end as well, then the agent, then the keeper itself."""
+        def end_agent() -> None:
+            if not self._ending:
+                self._ending = True
+                self._seat.end(grace, lambda: self._loop.stop(0))
+
+        self._jobs.when_idle = end_agent
+        if stop_jobs:
+            self._jobs.stop_all("shutdown", grace)
+        if not stop_jobs or not self._jobs.running:
+            end_agent()
+
+
+# ---- this process
+
+
+def _become_keeper() -> None:
+    for fd in (0, 1, 2):  # a descriptor that is not open would be given to a file that is no terminal
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open("/dev/null", os.O_RDWR)
+    os.umask(0o077)
+    processes.set_dumpable(False)
+    if not processes.become_subreaper():
+        say("this kernel has no subreapers: what leaves a job's session may be found late or not at all")
+    if os.getsid(0) != os.getpid():
+        with contextlib.suppress(PermissionError):  # a group's leader keeps its session; nothing depends on it
+            os.setsid()
+    os.chdir("/")
+    for number in (signal.SIGPIPE, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _reserve_low_descriptors()
+
+
+def _reserve_low_descriptors() -> None:
+    """Numbers up to 9 mean something in a job (see `launch`); while they are taken, nothing of ours can be in their way."""
+    while True:
+        fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        if fd > 9:
+            os.close(fd)
+            return
+
+
+def _lock(path: str) -> int | None:
+    """Take the lock for the life of this process; None where another one has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(fd)
+                return None
+            time.sleep(0.02)
+
+
+def _exec_agent(config: Config, sock: socket.socket) -> int:
+    python = config.get("python") or sys.executable
+    sock.set_inheritable(True)  # the only descriptor of ours that it gets
+    arguments = [python, "-m", f"{_package()}.agent", "--root", config["root"], "--keeper-fd", str(sock.fileno())]
+    environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
+    return os.posix_spawn(
+        python, arguments, environment, setsid=True, setsigmask=(), setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGCHLD],
+    )
+
+
+def _package() -> str:
+    return __spec__.name.rpartition(".agent.")[0] if __spec__ is not None else "jobscribe"
+
+
+def _arguments(given: list[str]) -> tuple[str, str]:
+    """--root ROOT --folder FOLDER; raises ValueError. (argparse would cost a megabyte of every keeper's memory.)"""
+    pairs = dict(zip(given[::2], given[1::2], strict=False))
+    if len(given) != 4 or set(pairs) != {"--root", "--folder"}:
+        raise ValueError("usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration on stdin")
+    return pairs["--root"], pairs["--folder"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

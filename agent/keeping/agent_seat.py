@@ -1,0 +1,140 @@
+"""The keeper's agent: started, given all that is known, and replaced when it ends. Jobs are not touched by any of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+from ...runtime import processes
+from .channel import Channel
+from .kin import AGENT
+from .say import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .execution import Execution
+    from .kin import Kin
+    from .loop import Loop
+
+#: Pause before the next start: it doubles with every agent that did not live long.
+_FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
+#: An agent that closed its end of the socket has this long to end by itself (seconds).
+_LAST_WORDS_SECS = 2.0
+
+
+class AgentSeat:
+    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads a session of its own."""
+
+    def __init__(self, loop: Loop, kin: Kin, spawn: Callable[[socket.socket], int], hello: Callable[[], dict[str, Any]],
+                 on_message: Callable[[dict[str, Any]], None], known: dict[str, Execution]) -> None:
+        self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = loop, kin, spawn, hello, on_message, known
+        self._channel: Channel | None = None
+        self._behind: dict[str, None] = {}
+        self._pause = _FIRST_PAUSE
+        self._since = 0.0
+        #: set when the keeper is to end: there is no next agent, and this is called when there is none left
+        self._when_gone: Callable[[], None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._kin.agent_pid
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            pid = self._spawn(theirs)
+        except OSError as error:
+            say(f"the agent cannot be started: {error.strerror}")
+            ours.close()
+            self._again()
+            return
+        finally:
+            theirs.close()
+        self._kin.agent_pid, self._since = pid, time.monotonic()
+        self._behind.clear()
+        self._channel = Channel(ours, self._loop, self._on_message, self._lost, self._catch_up)
+        self._channel.send(self._hello())
+
+    def tell(self, what: str, e: Execution) -> None:
+        """Report one execution. While the agent does not read, only the names that changed are kept, not the messages."""
+        if self._channel is None or self._channel.closed:
+            return  # the next agent's hello has it
+        if self._channel.full or self._behind:
+            self._behind[e.name] = None
+        else:
+            self._channel.send({"is": what, **e.said()})
+
+    def end(self, grace: float, when_gone: Callable[[], None]) -> None:
+        """End the agent for good: it reads what there is to read and then the end; a signal follows only if that is not enough."""
+        self._when_gone = when_gone
+        self._loop.cancel("agent start")
+        if self.pid is None:
+            when_gone()
+            return
+        if self._channel is not None:
+            self._channel.finish()
+        now = time.monotonic()
+        self._loop.at("agent term", now + _LAST_WORDS_SECS / 2, self._terminate)
+        self._loop.at("agent kill", now + max(grace, _LAST_WORDS_SECS), self._kill)
+
+    def _terminate(self) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def child_changed(self) -> None:
+        """SIGCHLD came. An ended agent takes its own processes with it, and has a successor."""
+        pid = self.pid
+        if pid is None or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        self._kill_orphans()
+        _, status, _ = os.wait4(pid, 0)
+        self._kin.agent_pid = None
+        for timer in ("agent term", "agent kill"):
+            self._loop.cancel(timer)
+        if self._channel is not None:
+            self._channel.close()
+        if self._when_gone is not None:
+            self._when_gone()
+            return
+        code = os.waitstatus_to_exitcode(status)
+        say(f"the agent, pid {pid}, ended " + (f"by signal {-code}" if code < 0 else f"with exit code {code}"))
+        self._again()
+
+    def _again(self) -> None:
+        lived = time.monotonic() - self._since
+        self._pause = _FIRST_PAUSE if lived >= _LONG_LIFE else self._pause
+        self._loop.at("agent start", time.monotonic() + self._pause, self.start)
+        self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
+
+    def _kill_orphans(self) -> None:
+        orphans = self._kin.orphans(AGENT)
+        if orphans:
+            found = processes.table()
+            for pid in processes.with_descendants(orphans, found):
+                processes.send_signal(pid, found[pid].ticks, signal.SIGKILL)
+
+    def _lost(self) -> None:
+        """The agent closed its end: it is on its way out, or of no use any more."""
+        if self.pid is not None and not self._loop.has_timer("agent kill"):
+            self._loop.at("agent kill", time.monotonic() + _LAST_WORDS_SECS, self._kill)
+
+    def _kill(self) -> None:
+        if self.pid is not None:
+            say(f"the agent, pid {self.pid}, does not end: killed")
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _catch_up(self) -> None:
+        assert self._channel is not None
+        while self._behind and not self._channel.full:
+            name = next(iter(self._behind))
+            del self._behind[name]
+            e = self._known.get(name)
+            if e is not None:
+                self._channel.send({"is": "ended" if e.ended else "started", **e.said()})

@@ -1,0 +1,171 @@
+"""The way to an end: an execution is over when its main process is over *and* nothing of it is left.
+
+What outlives the main process is killed; in a stop everything gets SIGTERM first and has its grace. Looking and signalling is
+repeated until nothing is found, because a job may fork while it is looked at. A zombie is nothing that is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from ...runtime import processes
+from . import verdict
+from .launch import close_lock
+from .layout import EXIT, STOP, try_write_json
+from .say import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...runtime.processes import Process
+    from .execution import Execution
+    from .kin import Kin
+    from .loop import Loop
+    from .output_cap import OutputCap
+
+#: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
+_TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
+#: Rounds of killing adopted children without a pause, for those that fork as fast as they are killed.
+_QUICK_ROUNDS = 50
+#: After so many looks it is said that something does not die.
+_SAY_AFTER = 50
+
+
+class Ending:
+    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each."""
+
+    def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, running: dict[str, Execution], finished: Callable[[Execution], None]) -> None:
+        self._loop, self._kin, self._cap, self._running, self._finished = loop, kin, cap, running, finished
+
+    def children_changed(self) -> None:
+        """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
+        for e in self._running.values():
+            if e.own and not e.main_over:
+                # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
+                e.main_over = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        self.look()
+        for e in [e for e in self._running.values() if e.main_over and e.own]:
+            if not self._has_orphans(e):
+                self._finish(e)
+            elif not self._loop.has_timer(("step", e.name)):
+                self.step(e)
+
+    def look(self) -> None:
+        """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
+        self._kin.look({_pid(e) for e in self._running.values() if e.own}, self._running.values())
+        if not self._running:
+            for pid in self._kin.orphans(None):
+                say(f"process {pid} belongs to no job that still runs: killed")
+                self._kin.kill_child(pid)
+
+    def stop(self, e: Execution, reason: str, grace: float) -> None:
+        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts."""
+        now = time.monotonic()
+        if e.kill_at is None:
+            e.stop_reason = e.stop_reason or reason
+            e.kill_at = now + grace
+            # before the first signal, so that an exit can always be told from its cause
+            try_write_json(f"{e.folder}/{STOP}", {"reason": e.stop_reason, "grace": grace, "at": time.time()})
+        e.kill_at = min(e.kill_at, now + grace)
+        self.step(e)
+
+    def step(self, e: Execution) -> None:
+        """Bring an execution that is to end closer to its end, and come again until it is over."""
+        if e.ended:
+            return
+        left = self._members(e)
+        if e.main_over and not left:
+            self._finish(e)
+            return
+        now = time.monotonic()
+        if e.kill_at is None or now >= e.kill_at:
+            if not e.killing:
+                e.killing, e.pause = True, _KILL_PAUSE / 2
+            self._kill(e, left)
+            when = now + self._next_pause(e, _KILL_PAUSE)
+        else:
+            self._terminate(e, left)
+            when = min(now + self._next_pause(e, _TERM_PAUSE), e.kill_at)
+        self._loop.at(("step", e.name), when, lambda: self.step(e))
+
+    def _next_pause(self, e: Execution, shortest: float) -> float:
+        e.pause = min(_LONGEST_PAUSE, max(shortest, 2 * e.pause))
+        return e.pause
+
+    def _terminate(self, e: Execution, left: list[Process]) -> None:
+        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one has to wake up for it."""
+        for p in left:
+            if (p.pid, p.ticks) not in e.terminated:
+                e.terminated.add((p.pid, p.ticks))
+                processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
+                processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
+
+    def _kill(self, e: Execution, left: list[Process]) -> None:
+        if e.main_over:
+            e.survivors.update((p.pid, p.ticks) for p in left)
+        if e.own:
+            # the whole group at once: nothing in it can fork away
+            os.killpg(_pid(e), signal.SIGKILL)
+        for p in left:
+            if not processes.send_signal(p.pid, p.ticks, signal.SIGKILL):
+                self._kin.check_reach(p.pid, p.ticks)
+        if e.own and e.main_over:
+            self._kill_orphans(e)
+        e.rounds += 1
+        if e.rounds == _SAY_AFTER:
+            say(f"{len(left)} processes of {e.token} do not die, the first is {left[0].pid if left else None}; still trying")
+
+    def _kill_orphans(self, e: Execution) -> None:
+        """What is killed leaves its children to us, and so does what forks and exits to get away; that is met right here."""
+        for _ in range(_QUICK_ROUNDS):
+            orphans = self._orphans(e)
+            if not orphans:
+                return
+            for pid in orphans:
+                e.survivors.add((pid, self._kin.adopted[pid][0]))
+                self._kin.kill_child(pid)
+            self.look()
+
+    def _members(self, e: Execution) -> list[Process]:
+        return self._kin.members(e, with_unknown=self._is_last(e))
+
+    def _orphans(self, e: Execution) -> list[int]:
+        return self._kin.orphans(e.name) + (self._kin.orphans(None) if self._is_last(e) else [])
+
+    def _has_orphans(self, e: Execution) -> bool:
+        return bool(self._orphans(e))
+
+    def _is_last(self, e: Execution) -> bool:
+        """Is it the last one running? Then what belongs to nobody is its, or one's that is over already."""
+        return len(self._running) == 1 and e.name in self._running
+
+    def _finish(self, e: Execution) -> None:
+        """Nothing of it is left."""
+        if e.own:
+            _, status, usage = os.wait4(_pid(e), 0)
+            e.main_status = (status, usage)
+            exit_ = verdict.from_parent(e)
+        else:
+            exit_ = verdict.from_evidence(e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT)
+            if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
+                exit_ = {"source": "keeper", "startedAt": e.started_at, "signal": int(signal.SIGKILL)}
+        self._cap.apply(e, last=True)
+        exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
+        if e.survivors:
+            say(f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed")
+        try_write_json(f"{e.folder}/{EXIT}", exit_)
+        e.over(exit_)
+        close_lock(e)
+        del self._running[e.name]
+        self._kin.forget(e.name)
+        for kind in ("step", "limit"):
+            self._loop.cancel((kind, e.name))
+        self._finished(e)
+
+
+def _pid(e: Execution) -> int:
+    assert e.pid is not None
+    return e.pid

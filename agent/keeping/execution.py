@@ -1,0 +1,83 @@
+"""What the keeper knows of one execution, and how it says it to the agent. Data only."""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Execution:
+    """One execution of one task, from its start order (or from what was found of it) until the agent forgets it.
+
+    own: is its main process a child of this keeper? (Otherwise an earlier keeper started it.)
+    main_over: its main process has ended; only what is left of it keeps the execution from being over.
+    Times called `mono` are seconds on the monotonic clock, which all processes of one boot share.
+    """
+
+    __slots__ = (
+        "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd", "main_over", "main_status", "name", "own",
+        "pause", "pid", "pidfd", "rounds", "run_dir", "sizes", "started_at", "started_mono", "stop_reason", "survivors", "terminated", "ticks",
+        "token",
+    )
+
+    def __init__(self, name: str, token: str, folder: str) -> None:
+        self.name, self.token, self.folder = name, token, folder
+        self.run_dir: str | None = None
+        self.limit: float | None = None
+        self.grace = 3.0
+        self.pid: int | None = None
+        self.ticks: int | None = None
+        self.started_at: float | None = None
+        self.started_mono: float | None = None
+        self.elapsed: float | None = None
+        self.exit: dict[str, Any] | None = None
+        self.own = True
+        self.lock_fd = self.pidfd = -1
+        self.main_over = False
+        #: what wait4 said of the main process, where this keeper is its parent
+        self.main_status: tuple[int, Any] | None = None
+        self.stop_reason: str | None = None
+        #: monotonic time from which on everything of it is killed
+        self.kill_at: float | None = None
+        #: processes that were sent SIGTERM, and those killed after the main process had ended: (pid, ticks)
+        self.terminated: set[tuple[int, int]] = set()
+        self.survivors: set[tuple[int, int]] = set()
+        #: is it being killed; how often it was looked at since; and the pause until the next look
+        self.killing = False
+        self.rounds = 0
+        self.pause = 0.0
+        #: per stream: where the dropped middle ends, and the size when it was looked at last
+        self.dropped: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+
+    @property
+    def ended(self) -> bool:
+        return self.exit is not None
+
+    def mark(self) -> dict[bytes, bytes]:
+        """Environment entries that every process of it inherits. The path is in there because a token is unique in one root only."""
+        return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": os.fsencode(f"{self.folder}/termination-message")}
+
+    def began(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
+        self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono
+
+    def over(self, exit_: dict[str, Any]) -> None:
+        """Nothing of it is left; this is its end."""
+        if self.started_mono is not None and self.elapsed is None:
+            self.elapsed = time.monotonic() - self.started_mono
+        self.exit = exit_
+        self.terminated, self.survivors, self.dropped, self.sizes = set(), set(), {}, {}
+
+    def said(self) -> dict[str, Any]:
+        """The form that the agent gets."""
+        elapsed = self.elapsed
+        if elapsed is None and self.started_mono is not None:
+            elapsed = time.monotonic() - self.started_mono
+        return {
+            "name": self.name, "token": self.token, "state": "ended" if self.ended else "running", "pid": self.pid,
+            "startTicks": self.ticks, "startedAt": self.started_at, "elapsed": elapsed, "runDir": self.run_dir, "exit": self.exit,
+        }

@@ -1,0 +1,135 @@
+"""Where the keeper's files lie in an agent's folder, and how they are read and written. No decisions.
+
+    <folder>/keeper.lock, keeper.json     one keeper at a time; who it is
+    <folder>/ledger/<name>                one entry (its token) per execution that the agent has not forgotten
+    <folder>/run/<name>/                  the evidence of one execution; making it consumes the fencing token
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+
+from ...runtime.filesystems import write_atomically
+from .say import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCRIPT, LOCK, SIGNAL = "script.sh", "lock", "signal"
+STDOUT, STDERR = "stdout.log", "stderr.log"
+START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
+MESSAGE = "termination-message"
+DROPPED = ".dropped"
+
+MESSAGE_BYTES = 4096
+_LAST_BYTES, _LAST_LINES = 2048, 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}\Z")
+
+
+def is_name(name: object) -> bool:
+    """Can this name a folder of evidence?"""
+    return isinstance(name, str) and _NAME.match(name) is not None
+
+
+class Layout:
+    """Paths below one agent's folder. The folder's path holds no symbolic links, so that /proc shows the same ones."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.realpath(folder)
+        self.runs = os.path.join(self.folder, "run")
+        self.ledger = os.path.join(self.folder, "ledger")
+
+    def make(self) -> None:
+        for path in (self.folder, self.runs, self.ledger):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def evidence(self, name: str) -> str:
+        return f"{self.runs}/{name}"
+
+    def enter(self, name: str, token: str) -> None:
+        """Write the ledger's entry."""
+        write(f"{self.ledger}/{name}", token.encode())
+
+    def strike(self, name: str) -> None:
+        """Take the entry away; there may be none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.ledger}/{name}")
+
+    def entries(self) -> list[tuple[str, str]]:
+        """(name, token) of every entry, in order of names."""
+        names = sorted(n for n in os.listdir(self.ledger) if is_name(n))
+        return [(n, (read(f"{self.ledger}/{n}", 4096) or b"").decode("utf-8", "replace")) for n in names]
+
+
+def write(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Create or overwrite; for files whose half nobody takes for the whole."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(value).encode())
+
+
+def try_write_json(path: str, value: dict[str, Any]) -> None:
+    """For what the work can do without: a failure is said, and that is all."""
+    try:
+        write_json(path, value)
+    except OSError as error:
+        say(f"{path} cannot be written: {error.strerror}")
+
+
+def read(path: str, limit: int = 1 << 20) -> bytes | None:
+    """The first `limit` bytes of a regular file; None where there is none. A job may have put anything in its place."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """An object from a JSON file; None where there is none or it is something else."""
+    data = read(path)
+    try:
+        value = json.loads(data) if data else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def last_lines(path: str) -> str | None:
+    """The end of a log, for people: at most 20 lines and 2 KiB."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            return None
+        begin = max(0, status.st_size - _LAST_BYTES)
+        text = os.pread(fd, _LAST_BYTES, begin).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    lines = text.splitlines()
+    if begin and len(lines) > 1:
+        lines = lines[1:]
+    return "\n".join(lines[-_LAST_LINES:]) or None

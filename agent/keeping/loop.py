@@ -1,0 +1,80 @@
+"""The keeper's event loop: descriptors that become readable or writable, signals, and timers on the monotonic clock."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+
+class Loop:
+    """One thread. A timer is named by its key; setting it again moves it."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: dict[Hashable, tuple[float, Callable[[], None]]] = {}
+        self._signals: dict[int, Callable[[], None]] = {}
+        self._over: int | None = None
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self.watch(self._woken.fileno(), selectors.EVENT_READ, self._on_signals)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        """Call `callback(events)` whenever `fd` is ready for some of these events; replaces an earlier watch."""
+        if fd in self._selector.get_map():
+            self._selector.modify(fd, events, callback)
+        else:
+            self._selector.register(fd, events, callback)
+
+    def unwatch(self, fd: int) -> None:
+        self._selector.unregister(fd)
+
+    def at(self, key: Hashable, when: float, callback: Callable[[], None]) -> None:
+        """Call once at monotonic time `when`."""
+        self._timers[key] = (when, callback)
+
+    def cancel(self, key: Hashable) -> None:
+        self._timers.pop(key, None)
+
+    def has_timer(self, key: Hashable) -> bool:
+        return key in self._timers
+
+    def on_signal(self, number: int, callback: Callable[[], None]) -> None:
+        """Call from the loop after this signal came; several at once count as one."""
+        self._signals[number] = callback
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
+
+    def run(self) -> int:
+        """Serve until `stop`; returns what it was given."""
+        while self._over is None:
+            timeout = None
+            if self._timers:
+                timeout = max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())
+            for key, events in self._selector.select(timeout):
+                key.data(events)
+            self._run_timers()
+        return self._over
+
+    def stop(self, code: int) -> None:
+        self._over = code
+
+    def _on_signals(self, _: int) -> None:
+        came = set(self._woken.recv(4096))
+        for number in self._signals.keys() & came:
+            self._signals[number]()
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        for key in [k for k, (when, _) in self._timers.items() if when <= now]:
+            timer = self._timers.get(key)
+            if timer is not None and timer[0] <= now:  # an earlier one may have moved or canceled it
+                del self._timers[key]
+                timer[1]()

@@ -1,0 +1,106 @@
+"""Finding out what became of an execution that an earlier keeper started, from its evidence and the process table.
+
+A pid counts only together with its start time and boot: another process that has the number now is neither taken for the
+job nor ever signalled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from ...runtime import processes
+from . import verdict
+from .execution import Execution
+from .kin import marked
+from .layout import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: How long a locked execution without a known process is searched for: a child between fork and exec shows no mark yet.
+_SEARCH_SECS = 0.5
+
+
+def recovered(name: str, token: str, folder: str, boot_id: str) -> Execution:
+    """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with perhaps something left."""
+    e = Execution(name, token, folder)
+    e.own = False
+    start = read_json(f"{folder}/{START}")
+    stop = read_json(f"{folder}/{STOP}")
+    if stop is not None:
+        e.stop_reason = str(stop.get("reason"))
+    if start is not None:
+        _take_over(e, start)
+    final = read_json(f"{folder}/{EXIT}")
+    if final is not None:
+        end(e, final)
+    elif start is None:
+        _search(e)
+    elif start.get("bootId") != boot_id:
+        e.main_over = True
+        end(e, verdict.with_evidence(e, verdict.from_evidence(e, verdict.RESTARTED), 0))
+    else:
+        e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
+    return e
+
+
+def end(e: Execution, exit_: dict[str, Any]) -> None:
+    """Set its end; how long it took is taken from the times in it, because this keeper was not there."""
+    began, ended = e.started_at, exit_.get("endedAt")
+    e.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
+    e.over(exit_)
+
+
+def stop_grace(e: Execution) -> float:
+    """The grace of the stop that was under way when the earlier keeper ended."""
+    stop = read_json(f"{e.folder}/{STOP}") or {}
+    return float(stop.get("grace", e.grace))
+
+
+def _take_over(e: Execution, start: dict[str, Any]) -> None:
+    e.pid, e.ticks = start.get("pid"), start.get("startTicks")
+    e.started_at, e.started_mono = start.get("startedAt"), start.get("startedMono")
+    e.limit, e.grace, e.run_dir = start.get("limit"), start.get("grace", e.grace), start.get("runDir")
+
+
+def _search(e: Execution) -> None:
+    """The keeper ended between taking the token and noting the process."""
+    until = time.monotonic() + _SEARCH_SECS
+    found = marked(e, processes.table().values())
+    while not found and _locked(e) and time.monotonic() < until:
+        time.sleep(0.01)
+        found = marked(e, processes.table().values())
+    main = next((p for p in found if p.session == p.pid and _runs_script(p.pid, e)), None)
+    if main is not None:
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - main.ticks / os.sysconf("SC_CLK_TCK")
+        e.began(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
+        return
+    e.main_over = True
+    if not found and not os.path.exists(f"{e.folder}/{STDERR}"):  # the last thing that is made before the script runs
+        end(e, verdict.never(verdict.NEVER_SPAWNED, e.stop_reason))
+
+
+def _runs_script(pid: int, e: Execution) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read(8192).split(b"\0")[1:2] == [os.fsencode(f"{e.folder}/{SCRIPT}")]
+    except OSError:
+        return False
+
+
+def _locked(e: Execution) -> bool:
+    """Does any process still hold its lock?"""
+    try:
+        fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

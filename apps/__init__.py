@@ -1,0 +1,1 @@
+"""Simulation types: the plug-in contract and the apps that come along."""

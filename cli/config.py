@@ -1,0 +1,44 @@
+"""`config show` and `config check`: what a supervisor would be started with, where each value comes from, and whether it may."""
+
+import click
+
+from .serve import assignments
+from .session import command, session
+
+
+@command()
+@click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
+def show(file: str | None, sets: tuple[str, ...]) -> None:
+    """Show every setting, its value, and where that comes from."""
+    from ..service import config
+
+    s = session()
+    rows = config.show(config.load({"root": s.options.get("root"), **assignments(sets)}, file=file))
+    if s.screen.json:
+        s.screen.value("jobscribe.config.show/1", {"items": [row._asdict() for row in rows]})
+        return
+    s.screen.table(("SETTING", "VALUE", "ORIGIN", "ABOUT"), [(r.key, r.value, r.origin, r.about) for r in rows])
+
+
+@command()
+@click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
+def check(file: str | None, sets: tuple[str, ...]) -> None:
+    """Say whether `jobscribe supervisor` may start with this configuration. Exits with 1 when it may not."""
+    from ..protocol.errors import Refusal
+    from ..service import config, safety
+
+    s = session()
+    try:
+        found = list(safety.problems(config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)))
+    except Refusal as e:
+        found = [e]
+    if s.screen.json:
+        s.screen.value("jobscribe.config.check/1", {"ok": not found, "items": [problem.body() for problem in found]})
+    else:
+        for problem in found:
+            s.screen.line(f"{problem.code}: {problem.sentence}")
+        if not found:
+            s.screen.say("a supervisor may start with this configuration")
+    raise SystemExit(1 if found else 0)

@@ -1,0 +1,103 @@
+"""The tree of commands as a table, and a click group that loads a command's module when the command is used, not before.
+
+`jobscribe --help` and `jobscribe job --help` are printed from the table alone; nothing here may import a command's module,
+nor anything that only some commands need.
+"""
+
+import importlib
+
+import click
+
+from .options import common_options
+
+#: name -> (module, function or group in it, one line of help). "" for the module: a group below.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("serve", "up", "Start a supervisor for this user: development mode, its own secret."),
+    "supervisor": ("serve", "supervisor", "Start a supervisor with a configured secret (for services)."),
+    "agent": ("forward", "agent", "Start an agent (drivers do this)."),
+    "keeper": ("forward", "keeper", "Start a keeper (drivers do this)."),
+    "run": ("run", "run", "Submit a command, follow its output, exit with its code."),
+    "job": ("", "job", "Submit, watch and steer jobs."),
+    "trace": ("insight", "trace", "Show the whole way of a job, op or request."),
+    "config": ("", "config", "Show and check the configuration."),
+    "db": ("", "db", "Check, rebuild and read the event store."),
+    "demo": ("demo", "demo", "Run a real computation from submission to result, in a fresh root."),
+}
+
+SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "job": {
+        "submit": ("submit", "submit", "Submit a command, or many; print the computeJid and return."),
+        "list": ("jobs", "list_jobs", "List jobs, newest change first."),
+        "status": ("jobs", "status", "Show how jobs stand."),
+        "logs": ("logs", "logs", "Print what a job wrote."),
+        "cancel": ("steer", "cancel", "Cancel jobs."),
+        "why": ("insight", "why", "Explain why a job waits, or ended as it did."),
+        "wait": ("steer", "wait", "Wait for jobs; exit with the job's code."),
+    },
+    "config": {
+        "show": ("config", "show", "Show every setting and where its value comes from."),
+        "check": ("config", "check", "Say whether a supervisor may start with this configuration."),
+    },
+    "db": {
+        "check": ("db", "check", "Verify every event, checksum and record."),
+        "rebuild": ("db", "rebuild", "Write all records and the index anew from the log."),
+        "story": ("db", "story", "Tell a job's story from the log; needs no supervisor."),
+        "export": ("db", "export", "Write all events as JSON lines."),
+    },
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are rows of a table."""
+
+    def __init__(self, table: dict[str, tuple[str, str, str]], **attributes: object) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._table:
+            return None
+        module, name, about = self._table[cmd_name]
+        if not module:
+            return _group(cmd_name, SUBCOMMANDS[cmd_name], about)
+        command: click.Command = getattr(importlib.import_module("." + module, __package__), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row[2]) for name, row in self._table.items()])
+
+
+def _group(name: str, table: dict[str, tuple[str, str, str]], about: str) -> LazyGroup:
+    group = LazyGroup(table, name=name, help=about, no_args_is_help=True)
+    return common_options(group)
+
+
+def top() -> LazyGroup:
+    """The command `jobscribe`."""
+    group = LazyGroup(COMMANDS, name="jobscribe", no_args_is_help=True, help=_ABOUT, epilog=_CODES)
+    group = common_options(group)
+    group.params.append(
+        click.Option(["--version"], is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit.")
+    )
+    return group
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from ..protocol.version import VERSION
+
+        click.echo(VERSION)
+        ctx.exit()
+
+
+_ABOUT = """Runs other people's computations and keeps the truth about them.
+
+Standard output is data, standard error is talk. A job is named by its computeJid, by a unique beginning of it (or of the
+simulation id in it), or by `last`."""
+
+_CODES = """Exit codes: the job's own for `run` and `job wait` (128+n for signal n); 125 when jobscribe itself failed; 124 when
+`job wait --timeout` ran out; 2 for wrong usage; 1 when a check found something."""

@@ -1,0 +1,114 @@
+"""`jobscribe run`: a command as if it ran here: its output as it comes, its exit code as our own."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from .pump import Pump, sink_for
+from .runs import run_options, spec_options
+from .session import Session, command, session
+
+if TYPE_CHECKING:
+    from ..client.http import Job
+    from ..client.replies import RunState
+
+FAILED, LEFT, PIPE = 125, 130, 141
+#: How often the status is asked for at most while it waits for a slot, to say why.
+_STREAMS = ("stdout", "stderr")
+
+
+@command(context_settings={"allow_interspersed_args": False})
+@run_options
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
+def run(words: tuple[str, ...], **options: Any) -> None:
+    """Submit a command, follow what it writes, and exit with its code (128+n for signal n, 125 when jobscribe itself failed).
+
+    The first Ctrl-C cancels the run and waits for its end, the second one leaves it to end alone.
+    """
+    s = session()
+    job = s.client().run(words, **spec_options(**options))
+    assert job.submitted is not None
+    if s.screen.json:
+        s.screen.record({"type": "submitted", **job.submitted.raw})
+    raise SystemExit(_followed(s, job))
+
+
+def _followed(s: Session, job: "Job") -> int:
+    """Follow the run to its end; returns the exit code."""
+    gone = threading.Event()
+
+    def failed(error: BaseException) -> None:
+        """A reader that went away must end the run, and the main thread is waiting for its status."""
+        if isinstance(error, BrokenPipeError):
+            gone.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pumps = [_pump(s, job, stream, failed) for stream in _STREAMS]
+    try:
+        state = _waited(s, job)
+        for pump in pumps:
+            pump.join()
+    except BrokenPipeError:
+        return PIPE
+    except KeyboardInterrupt:
+        if gone.is_set():
+            return _reader_gone(job)
+        state = _canceled(s, job, pumps)
+    return _ended(s, job, state)
+
+
+def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> Pump:
+    return Pump(s.client().copy(), lambda client: client.logs(job.jid, stream, follow=True), sink_for(s.screen, stream), failed)
+
+
+def _waited(s: Session, job: "Job") -> "RunState":
+    """Its final state. Says why it waits while it does."""
+    begun = time.monotonic()
+    while True:
+        state = job.wait(timeout=2.0)
+        if state.finished:
+            return state
+        if state.state == "pending" or not state.known:
+            s.screen.progress(f"{job.jid} {state.sentence()}", time.monotonic() - begun)
+        elif state.known:
+            return job.wait()
+
+
+def _canceled(s: Session, job: "Job", pumps: list[Pump]) -> "RunState":
+    s.screen.say(f"canceling {job.jid}; Ctrl-C again leaves it to end alone")
+    try:
+        job.cancel("Ctrl-C at jobscribe run")
+        state = job.wait()
+        for pump in pumps:
+            pump.join()
+    except KeyboardInterrupt:
+        s.screen.say(f"left; see: jobscribe job status {job.jid}{s.here()}")
+        _leave(LEFT)
+    return state
+
+
+def _reader_gone(job: "Job") -> int:
+    """As in a pipeline whose reader closes early: the writer is ended."""
+    job.cancel("the reader of its output went away")
+    return PIPE
+
+
+def _ended(s: Session, job: "Job", state: "RunState") -> int:
+    if s.screen.json:
+        s.screen.record({"type": "ended", **state.raw, "exitCode": state.shell_code})
+    elif state.state != "completed" or state.shell_code:
+        s.screen.say(f"{job.jid} {state.sentence()}")
+        s.screen.say(f"  jobscribe job why {job.jid}{s.here()}")
+    return state.shell_code
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit while threads still write: past the interpreter's shutdown, which would wait for their locks."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,132 @@
+"""What a person or a script sees: data on standard output, talk on standard error. The only module that decides how it looks.
+
+Text that strangers chose (names, reasons, error messages) passes `clean`, so that nobody's job repaints somebody's terminal;
+the output of a job itself goes through as it is, byte for byte.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+#: Nothing is said about what takes less.
+QUIET_SECS = 2.0
+#: Where lines cannot be overwritten, the next one about the same comes after so long.
+REPEAT_SECS = 10.0
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
+
+def clean(text: object) -> str:
+    """The text on one line or several, without control characters."""
+    return _CONTROL.sub("?", str(text).replace("\t", " "))
+
+
+class Screen:
+    """json: answer in JSON."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+        self._shown_at = 0.0
+        self._shown = ""
+        self._open_line = False
+
+    # ---- standard output: data
+
+    def value(self, schema: str, value: dict[str, Any]) -> None:
+        """One JSON value. `schema` names its shape, with a version."""
+        self._end_line()
+        _write_line(_json({"schema": schema, **value}))
+
+    def record(self, value: dict[str, Any]) -> None:
+        """One line of a stream of JSON values."""
+        self._end_line()
+        _write_line(_json(value))
+
+    def line(self, text: str) -> None:
+        self._end_line()
+        _write_line(clean(text))
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Aligned columns; for a person at a terminal with lines that fit."""
+        self._end_line()
+        cells = [[clean(c) for c in row] for row in rows]
+        if sys.stdout.isatty():
+            _rich_table(heads, cells)
+            return
+        widths = [max(len(r[i]) for r in [list(heads), *cells]) for i in range(len(heads))]
+        for row in [list(heads), *cells]:
+            _write_line("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
+
+    # ---- standard error: talk
+
+    def say(self, text: str) -> None:
+        """A sentence for the person."""
+        self._end_line()
+        click.echo(clean(text), err=True)
+
+    def failed(self, error: Any) -> None:
+        """What went wrong, and what to do next. `error` is a Refusal's or ClientError's body."""
+        self._end_line()
+        if self.json:
+            click.echo(_json(error), err=True)
+            return
+        click.echo(f"jobscribe: {clean(error['error'])}", err=True)
+        if error.get("advice"):
+            click.echo(f"  {clean(error['advice'])}", err=True)
+
+    def progress(self, text: str, secs: float) -> None:
+        """What takes long, after `secs` of it: overwrites its line at a terminal, speaks rarely elsewhere."""
+        text = clean(text)
+        if secs < QUIET_SECS or (text == self._shown and time.monotonic() - self._shown_at < REPEAT_SECS):
+            return
+        if _overwrites():
+            width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            click.echo("\r\x1b[K" + text[: width - 1], err=True, nl=False)
+            self._open_line = True
+        elif time.monotonic() - self._shown_at < 1.0:
+            return
+        else:
+            click.echo(text, err=True)
+        self._shown, self._shown_at = text, time.monotonic()
+
+    def _end_line(self) -> None:
+        if self._open_line:
+            click.echo("\r\x1b[K", err=True, nl=False)
+            self._open_line = False
+
+
+def _overwrites() -> bool:
+    """Is standard error a terminal that can overwrite a line? Plain ones, and people who asked for plainness, get lines."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("NO_COLOR")
+
+
+def _write_line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, head in enumerate(heads):
+        table.add_column(head, no_wrap=True, overflow="fold" if i == 0 else "ellipsis")
+    for row in cells:
+        table.add_row(*(Text(c, style=_STYLES.get(c, "")) for c in row))
+    Console().print(table)
+
+
+_STYLES = {"completed": "green", "error": "red", "canceled": "yellow", "running": "cyan"}

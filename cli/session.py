@@ -1,0 +1,136 @@
+"""What one command line works with: the supervisor it talks to, the root it looks into, and the screen it answers on."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .options import common_options, given
+from .screen import Screen
+
+if TYPE_CHECKING:
+    from ..client.http import Client
+
+#: For how long requests are repeated while the supervisor is away: before it has answered at all, and after that.
+FIRST_SECS = 3.0
+PATIENCE_SECS = 60.0
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Session:
+    """One per process. Nothing is opened before it is needed."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.screen = Screen(json=bool(options.get("json")))
+        self._clients: dict[str, Client] = {}
+        self._secret: str | None = None
+
+    @property
+    def root(self) -> str:
+        """Where the supervisor of this user keeps everything."""
+        root = self.options.get("root") or os.environ.get("JOBSCRIBE_ROOT")
+        if not root and os.environ.get("JOBSCRIBE_CONFIG"):
+            from ..service.config import load
+
+            return load().root
+        return os.path.abspath(root or os.path.expanduser("~/.jobscribe"))
+
+    @property
+    def url(self) -> str | None:
+        """The address that was given in place of a root, if one was."""
+        return self.options.get("url") or (None if self.options.get("root") else os.environ.get("JOBSCRIBE_URL"))
+
+    def client(self) -> "Client":
+        """A client as the user of this command line."""
+        if "" not in self._clients:
+            self._clients[""] = self._made()
+        return self._clients[""]
+
+    def client_for(self, jid: str) -> "Client":
+        """A client as the owner of this job: who holds the secret may act for everybody, and says so by naming the job in full."""
+        uid = jid.split("-", 1)[0]
+        own = self.client()
+        if uid == own.uid:
+            return own
+        if uid not in self._clients:
+            self._clients[uid] = own.copy(uid=uid)
+        return self._clients[uid]
+
+    def secrets(self) -> list[str]:
+        """What must not be written anywhere."""
+        return [self._secret] if self._secret else []
+
+    def here(self) -> str:
+        """The options that name this supervisor again, for commands that are shown to a person."""
+        if self.url:
+            parts = ["--url", self.url, "--uid", str(self.options.get("uid"))]
+            parts += ["--token-file", self.options["token_file"]] if self.options.get("token_file") else []
+            return " " + " ".join(parts)
+        return f" --root {self.root}" if self.options.get("root") else ""
+
+    def _made(self) -> "Client":
+        from ..client.address import fixed, in_root
+        from ..client.http import Client
+
+        if self.url:
+            uid = self.options.get("uid")
+            if not uid:
+                raise click.UsageError("--url needs --uid, the user to act as")
+            source = fixed(self.url, self._token(), uid)
+        else:
+            if self.options.get("token_file"):
+                raise click.UsageError("--token-file goes with --url; with a root the secret is read from <root>/client.json")
+            source = in_root(self.root)
+
+        def remembered() -> Any:
+            address = source()
+            self._secret = address.token
+            return address
+
+        patience = self.options.get("patience")
+        return Client.from_source(
+            remembered, uid=self.options.get("uid"), budget_secs=PATIENCE_SECS if patience is None else patience,
+            first_secs=FIRST_SECS if patience is None else None, on_trouble=self._trouble,
+        )
+
+    def _token(self) -> str:
+        path = self.options.get("token_file")
+        token = os.environ.get("JOBSCRIBE_SECRET", "")
+        if path:
+            try:
+                token = Path(path).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as e:
+                raise click.UsageError(f"the token file {path} cannot be read: {e}") from None
+        if not token.strip():
+            raise click.UsageError("--url needs --token-file FILE (or JOBSCRIBE_SECRET in the environment)")
+        return token.strip()
+
+    def _trouble(self, error: Any, secs: float) -> None:
+        self.screen.progress(f"{error.sentence}; trying again", secs)
+
+
+def session() -> Session:
+    """The session of the command that runs."""
+    ctx = click.get_current_context()
+    return session_of(ctx)
+
+
+def session_of(ctx: click.Context) -> Session:
+    root = ctx.find_root()
+    if not isinstance(root.obj, Session):
+        root.obj = Session(given(ctx))
+    return root.obj
+
+
+def command(**attributes: Any) -> Callable[[F], click.Command]:
+    """A click command with the common options."""
+
+    def decorate(function: F) -> click.Command:
+        made: click.Command = click.command(**attributes)(function)
+        return common_options(made)
+
+    return decorate

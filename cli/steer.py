@@ -1,0 +1,67 @@
+"""`job cancel` and `job wait`: what changes a run, and what waits for its end."""
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from .names import whole
+from .quantities import SECS
+from .session import Session, command, session
+
+if TYPE_CHECKING:
+    from ..client.replies import RunState
+
+TIMED_OUT = 124
+
+
+@command()
+@click.argument("names", nargs=-1, required=True, metavar="JOB...")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+def cancel(names: tuple[str, ...], reason: str) -> None:
+    """Cancel jobs. What is canceled stays canceled; a job that is over is left as it is."""
+    s = session()
+    states = []
+    for name in names:
+        jid = whole(s, name)
+        state = s.client_for(jid).cancel(jid, reason=reason)
+        states.append(state)
+        if not s.screen.json:
+            s.screen.say(f"{jid} {state.sentence()}")
+    if s.screen.json:
+        s.screen.value("jobscribe.job.cancel/1", {"items": [state.raw for state in states]})
+
+
+@command()
+@click.argument("names", nargs=-1, required=True, metavar="JOB...")
+@click.option("--timeout", type=SECS, metavar="SECS", help="Wait no longer; then exit with 124.")
+def wait(names: tuple[str, ...], timeout: float | None) -> None:
+    """Wait until nothing of the jobs is left. Exits with the job's code (128+n for signal n); of several, the first that is not 0."""
+    s = session()
+    begun = time.monotonic()
+    jids = [whole(s, name) for name in names]
+    states = [_over(s, jid, begun, timeout) for jid in jids]
+    late = [jid for jid, state in zip(jids, states, strict=True) if not state.finished]
+    codes = [TIMED_OUT if not state.finished else state.shell_code for state in states]
+    if s.screen.json:
+        items = [{**state.raw, "exitCode": None if not state.finished else state.shell_code} for state in states]
+        s.screen.value("jobscribe.job.wait/1", {"items": items})
+    else:
+        for jid, state in zip(jids, states, strict=True):
+            if state.shell_code or not state.finished:
+                s.screen.say(f"{jid} {state.sentence()}")
+    raise SystemExit(TIMED_OUT if late else next((c for c in codes if c), 0))
+
+
+def _over(s: Session, jid: str, begun: float, timeout: float | None) -> "RunState":
+    """The state of the job when it is over, or when the time is up."""
+    client = s.client_for(jid)
+    step = 2.0
+    while True:
+        passed = time.monotonic() - begun
+        left = step if timeout is None else min(step, max(0.0, timeout - passed))
+        state = client.wait(jid, timeout=left)
+        if state.finished or (timeout is not None and time.monotonic() - begun >= timeout):
+            return state
+        s.screen.progress(f"waiting for {jid}: {state.sentence()}", time.monotonic() - begun)
+        step = 20.0

@@ -1,0 +1,196 @@
+"""The asynchronous client, on tornado's HTTP client: the same requests as `client.http`, any number of them at once.
+
+One client belongs to one event loop. All failures are `ClientError`.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ..protocol.messages import Stream
+from ..protocol.requests import JobList, RunSpec
+from . import fresh, requests
+from .address import Source, fixed, in_root
+from .async_connection import AsyncConnection
+from .cursors import EventCursor, LogCursor, Pause
+from .errors import ClientError, from_body, is_error, own
+from .replies import JobPage, LoggedEvent, LogPart, RunState
+from .retry import Retry
+
+BUDGET_SECS = 30.0
+IDLE_SECS = 60.0
+
+
+class AsyncClient:
+    """Talks to one supervisor as one user. budget_secs: how long a request goes on trying while the supervisor is away or busy."""
+
+    def __init__(self, source: Source, *, uid: str | None = None, budget_secs: float = BUDGET_SECS) -> None:
+        self._connection = AsyncConnection(source, budget_secs=budget_secs)
+        self._uid = uid
+
+    @classmethod
+    def to(cls, url: str, token: str, uid: str, *, budget_secs: float = BUDGET_SECS) -> "AsyncClient":
+        return cls(fixed(url, token, uid), budget_secs=budget_secs)
+
+    @classmethod
+    def from_root(cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float = BUDGET_SECS) -> "AsyncClient":
+        """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
+        return cls(in_root(root), uid=uid, budget_secs=budget_secs)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def uid(self) -> str:
+        return self._uid or (await self._connection.address()).uid
+
+    # ---- runs
+
+    async def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
+        """The spec of a command in a slot of its own; options are those of protocol.requests.RunSpec."""
+        return requests.command_spec(await self.uid(), options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+
+    async def run(self, command: Sequence[str], **options: Any) -> "AsyncJob":
+        """Submit a command; returns when the run is durable, never waits for it to start."""
+        return await self.submit(await self.spec(command, **options))
+
+    async def submit(self, spec: RunSpec, *, force_run: bool = False) -> "AsyncJob":
+        return self._job(await self._state(requests.run_simulation(spec, fresh.req_id(), force_run=force_run)))
+
+    async def run_many(self, specs: Sequence[RunSpec]) -> list["AsyncJob | ClientError"]:
+        """Submit many runs in one request; answers in the same order, when all are durable."""
+        if not specs:
+            return []
+        body = await self._object(requests.run_many(specs, fresh.req_id()))
+        runs = body.get("runs")
+        if not isinstance(runs, list) or len(runs) != len(specs):
+            raise own("notASupervisor", "the answer to run-many does not name each run")
+        return [from_body(r) if is_error(r) else self._job(requests.state_from(r)) for r in runs]
+
+    def job(self, jid: str, serial: int = 0) -> "AsyncJob":
+        return AsyncJob(self, jid, serial, None)
+
+    async def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0) -> RunState:
+        return await self._state(requests.run_status(await self.uid(), jid, serial, wait_secs))
+
+    async def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
+        """The state in which nothing of the run is left; after `timeout` seconds the state as it is then (see `finished`)."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = Pause()
+        while True:
+            begun = time.monotonic()
+            left = requests.LONG_POLL_SECS if end is None else end - begun
+            state = await self.status(jid, serial=serial, wait_secs=left)
+            if state.finished or left <= 0:
+                return state
+            short = pause.after(time.monotonic() - begun)
+            await asyncio.sleep(short if end is None else max(0.0, min(short, end - time.monotonic())))
+
+    async def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
+        """Cancel the run; final once this returns. Repeating it is harmless."""
+        return await self._state(requests.run_cancel(await self.uid(), jid, fresh.req_id(), serial, reason))
+
+    # ---- what is known
+
+    async def jobs(
+        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+    ) -> JobPage:
+        """One page of jobs, newest change first."""
+        uid = None if all_users else await self.uid()
+        request = JobList(uid=uid, status=status, active=active, before=before, limit=limit)  # type: ignore[arg-type]
+        return requests.page_of((await self._connection.call(requests.job_list(request))).body)
+
+    async def logs(
+        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, offset: int = 0, tail: int = 0, follow: bool = False
+    ) -> AsyncIterator[LogPart]:
+        """The bytes of a stream, piece by piece; `follow` goes on until nothing can follow any more."""
+        cursor = LogCursor(await self.uid(), jid, stream, attempt=attempt, offset=offset, tail=tail, follow=follow)
+        pause = Pause()
+        while not cursor.done:
+            begun = time.monotonic()
+            reply = await self._connection.call(requests.job_log(cursor.request()))
+            part = requests.log_part(stream, reply.headers, reply.body)
+            cursor.took(part)
+            if part.data or part.dropped:
+                pause.reset()
+                yield part
+            if cursor.idle:
+                if (await self.status(jid)).finished:
+                    cursor.run_over()
+                else:
+                    await asyncio.sleep(pause.after(time.monotonic() - begun))
+
+    async def story(self, jid: str) -> dict[str, Any]:
+        return await self._object(requests.job_story(await self.uid(), jid))
+
+    async def why(self, jid: str) -> dict[str, Any]:
+        return await self._object(requests.job_why(await self.uid(), jid))
+
+    async def trace(self, id_: str, *, all_users: bool = False) -> dict[str, Any]:
+        return await self._object(requests.trace(id_, None if all_users else await self.uid()))
+
+    async def events(
+        self, after: int = -1, *, jid: str | None = None, all_users: bool = False, idle_secs: float = IDLE_SECS
+    ) -> AsyncIterator[LoggedEvent]:
+        """Every event after a position, each once and in order, for ever; -1: from now on. Lost connections are resumed."""
+        cursor = EventCursor(after)
+        uid = None if all_users else await self.uid()
+        retry = Retry(self._connection.budget_secs)
+        while True:
+            cursor.connected()
+            path = requests.events_path(cursor.after, uid, jid)
+            chunks = self._connection.stream(path, cursor.headers(), idle_secs)
+            try:
+                async for chunk in chunks:
+                    for event in cursor.feed(chunk):
+                        retry = Retry(self._connection.budget_secs)
+                        yield event
+            except ClientError as e:
+                if not await self._connection.let_in_elsewhere(e):
+                    await self._connection.after_failure(retry, e)
+            finally:
+                await chunks.aclose()
+
+    async def _object(self, call: requests.Call) -> dict[str, Any]:
+        return requests.object_of((await self._connection.call(call)).body)
+
+    async def _state(self, call: requests.Call) -> RunState:
+        return requests.state_of((await self._connection.call(call)).body)
+
+    def _job(self, state: RunState) -> "AsyncJob":
+        return AsyncJob(self, state.compute_jid, state.compute_job_serial or 0, state)
+
+
+class AsyncJob:
+    """One run in one slot. submitted: what the supervisor answered to the submission, if this handle comes from one."""
+
+    def __init__(self, client: AsyncClient, jid: str, serial: int, submitted: RunState | None) -> None:
+        self.client, self.jid, self.serial, self.submitted = client, jid, serial, submitted
+
+    def __repr__(self) -> str:
+        return f"AsyncJob({self.jid} serial={self.serial})"
+
+    async def status(self) -> RunState:
+        return await self.client.status(self.jid, serial=self.serial)
+
+    async def wait(self, timeout: float | None = None) -> RunState:
+        return await self.client.wait(self.jid, serial=self.serial, timeout=timeout)
+
+    async def cancel(self, reason: str = "") -> RunState:
+        return await self.client.cancel(self.jid, serial=self.serial, reason=reason)
+
+    def logs(self, stream: Stream = "stdout", **options: Any) -> AsyncIterator[LogPart]:
+        return self.client.logs(self.jid, stream, **options)
+
+    async def why(self) -> dict[str, Any]:
+        return await self.client.why(self.jid)
+
+    async def story(self) -> dict[str, Any]:
+        return await self.client.story(self.jid)

@@ -1,0 +1,251 @@
+"""The plain client: `Client` sends one request after another and waits for each; `Job` is a handle on one run.
+
+One client belongs to one thread; `copy()` gives another thread its own. All failures are `ClientError`.
+"""
+
+import http.client
+import os
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..protocol.messages import Stream
+from ..protocol.requests import JobList, RunSpec
+from . import fresh, requests
+from .address import Source, fixed, in_root
+from .connection import Connection, OnTrouble, unreachable
+from .cursors import EventCursor, LogCursor, Pause
+from .errors import ClientError, from_body, is_error, own
+from .replies import JobPage, LoggedEvent, LogPart, RunState
+from .retry import Retry
+
+BUDGET_SECS = 30.0
+#: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
+IDLE_SECS = 60.0
+_CHUNK = 64 * 1024
+
+
+class Client:
+    """Talks to one supervisor as one user.
+
+    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart is survived).
+    on_trouble: called with (error, seconds so far) before each new try.
+    """
+
+    def __init__(self, url: str, token: str, uid: str, *, budget_secs: float = BUDGET_SECS, on_trouble: OnTrouble | None = None) -> None:
+        self._connection = Connection(fixed(url, token, uid), budget_secs=budget_secs, on_trouble=on_trouble)
+        self._uid: str | None = uid
+
+    @classmethod
+    def from_source(
+        cls, source: Source, *, uid: str | None = None, budget_secs: float = BUDGET_SECS, first_secs: float | None = None,
+        on_trouble: OnTrouble | None = None,
+    ) -> "Client":
+        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own.
+
+        first_secs: the budget before the supervisor has answered for the first time, if it is another one.
+        """
+        client = cls.__new__(cls)
+        client._connection = Connection(source, budget_secs=budget_secs, first_secs=first_secs, on_trouble=on_trouble)
+        client._uid = uid
+        return client
+
+    @classmethod
+    def from_root(
+        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float = BUDGET_SECS, on_trouble: OnTrouble | None = None
+    ) -> "Client":
+        """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
+        return cls.from_source(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
+
+    def copy(self, *, uid: str | None = None) -> "Client":
+        """Another client, with a connection of its own: for another thread, or to act as another user."""
+        c = self._connection
+        return Client.from_source(c.source, uid=uid or self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble)
+
+    @property
+    def uid(self) -> str:
+        return self._uid or self._connection.address().uid
+
+    @property
+    def url(self) -> str:
+        return self._connection.address().url
+
+    @property
+    def token(self) -> str:
+        """The secret in use: to be kept out of what is written."""
+        return self._connection.address().token
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ---- runs
+
+    def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
+        """The spec of a command in a slot of its own; options are those of protocol.requests.RunSpec."""
+        return requests.command_spec(self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+
+    def run(self, command: Sequence[str], **options: Any) -> "Job":
+        """Submit a command; returns when the run is durable, never waits for it to start."""
+        return self.submit(self.spec(command, **options))
+
+    def submit(self, spec: RunSpec, *, force_run: bool = False) -> "Job":
+        """Submit any run: starts it, joins the live one, or finds the finished one with the same hash."""
+        state = self._state(requests.run_simulation(spec, fresh.req_id(), force_run=force_run))
+        return Job(self, state.compute_jid, state.compute_job_serial or 0, state)
+
+    def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
+        """Submit many runs in one request, at most protocol.requests.MAX_BULK; answers in the same order, when all are durable."""
+        if not specs:
+            return []
+        body = self._object(requests.run_many(specs, fresh.req_id()))
+        runs = body.get("runs")
+        if not isinstance(runs, list) or len(runs) != len(specs):
+            raise own("notASupervisor", "the answer to run-many does not name each run")
+        return [from_body(r) if is_error(r) else self._job(requests.state_from(r)) for r in runs]
+
+    def job(self, jid: str, serial: int = 0) -> "Job":
+        """A handle on a job that was submitted earlier. serial 0: whichever run is current."""
+        return Job(self, jid, serial, None)
+
+    def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0) -> RunState:
+        """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many seconds (at most 20)."""
+        return self._state(requests.run_status(self.uid, jid, serial, wait_secs))
+
+    def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
+        """The state in which nothing of the run is left; after `timeout` seconds the state as it is then (see `finished`)."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = Pause()
+        while True:
+            begun = time.monotonic()
+            left = requests.LONG_POLL_SECS if end is None else end - begun
+            state = self.status(jid, serial=serial, wait_secs=left)
+            if state.finished or left <= 0:
+                return state
+            short = pause.after(time.monotonic() - begun)
+            self._connection.pause(short if end is None else max(0.0, min(short, end - time.monotonic())))
+
+    def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
+        """Cancel the run; final once this returns. Repeating it is harmless."""
+        return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
+
+    # ---- what is known
+
+    def jobs(
+        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+    ) -> JobPage:
+        """One page of jobs, newest change first."""
+        request = JobList(uid=None if all_users else self.uid, status=status, active=active, before=before, limit=limit)  # type: ignore[arg-type]
+        return requests.page_of(self._connection.call(requests.job_list(request)).body)
+
+    def logs(
+        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, offset: int = 0, tail: int = 0, follow: bool = False
+    ) -> Iterator[LogPart]:
+        """The bytes of a stream, piece by piece; `follow` goes on until nothing can follow any more."""
+        cursor = LogCursor(self.uid, jid, stream, attempt=attempt, offset=offset, tail=tail, follow=follow)
+        pause = Pause()
+        while not cursor.done:
+            begun = time.monotonic()
+            reply = self._connection.call(requests.job_log(cursor.request()))
+            part = requests.log_part(stream, reply.headers, reply.body)
+            cursor.took(part)
+            if part.data or part.dropped:
+                pause.reset()
+                yield part
+            if cursor.idle:
+                if self.status(jid).finished:
+                    cursor.run_over()
+                else:
+                    self._connection.pause(pause.after(time.monotonic() - begun))
+
+    def story(self, jid: str) -> dict[str, Any]:
+        """{"computeJid", "events", "lines"}: everything that happened to the job, oldest first."""
+        return self._object(requests.job_story(self.uid, jid))
+
+    def why(self, jid: str) -> dict[str, Any]:
+        """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try"}: why it waits, or ended as it did."""
+        return self._object(requests.job_why(self.uid, jid))
+
+    def trace(self, id_: str, *, all_users: bool = False) -> dict[str, Any]:
+        """{"id", "items": [{"at", "source", "text"}]}: the way of one id, or of a prefix of one."""
+        return self._object(requests.trace(id_, None if all_users else self.uid))
+
+    def events(
+        self, after: int = -1, *, jid: str | None = None, all_users: bool = False, idle_secs: float = IDLE_SECS
+    ) -> Iterator[LoggedEvent]:
+        """Every event after a position, each once and in order, for ever; -1: from now on. Lost connections are resumed."""
+        cursor = EventCursor(after)
+        uid = None if all_users else self.uid
+        retry = Retry(self._connection.budget_secs)
+        while True:
+            try:
+                for event in self._events_once(cursor, uid, jid, idle_secs):
+                    retry = Retry(self._connection.budget_secs)
+                    yield event
+            except ClientError as e:
+                if not self._connection.let_in_elsewhere(e):
+                    self._connection.after_failure(retry, e)
+
+    def _events_once(self, cursor: EventCursor, uid: str | None, jid: str | None, idle_secs: float) -> Iterator[LoggedEvent]:
+        """The events of one connection; always ends with a ClientError."""
+        cursor.connected()
+        path = requests.events_path(cursor.after, uid, jid)
+        connection, response = self._connection.stream(path, cursor.headers(), idle_secs)
+        try:
+            while chunk := response.read1(_CHUNK):
+                yield from cursor.feed(chunk)
+        except (OSError, http.client.HTTPException) as e:
+            raise unreachable(self._given_up(), e) from None
+        finally:
+            response.close()
+            connection.close()
+        raise unreachable(self._given_up(), ConnectionError("the stream of events ended"))
+
+    def _given_up(self) -> str:
+        """The address that failed, which is looked up again before the next try."""
+        url = self.url
+        self._connection.forget()
+        return url
+
+    def _object(self, call: requests.Call) -> dict[str, Any]:
+        return requests.object_of(self._connection.call(call).body)
+
+    def _state(self, call: requests.Call) -> RunState:
+        return requests.state_of(self._connection.call(call).body)
+
+    def _job(self, state: RunState) -> "Job":
+        return Job(self, state.compute_jid, state.compute_job_serial or 0, state)
+
+
+class Job:
+    """One run in one slot. submitted: what the supervisor answered to the submission, if this handle comes from one."""
+
+    def __init__(self, client: Client, jid: str, serial: int, submitted: RunState | None) -> None:
+        self.client, self.jid, self.serial, self.submitted = client, jid, serial, submitted
+
+    def __repr__(self) -> str:
+        return f"Job({self.jid} serial={self.serial})"
+
+    def status(self) -> RunState:
+        return self.client.status(self.jid, serial=self.serial)
+
+    def wait(self, timeout: float | None = None) -> RunState:
+        return self.client.wait(self.jid, serial=self.serial, timeout=timeout)
+
+    def cancel(self, reason: str = "") -> RunState:
+        return self.client.cancel(self.jid, serial=self.serial, reason=reason)
+
+    def logs(self, stream: Stream = "stdout", **options: Any) -> Iterator[LogPart]:
+        return self.client.logs(self.jid, stream, **options)
+
+    def why(self) -> dict[str, Any]:
+        return self.client.why(self.jid)
+
+    def story(self) -> dict[str, Any]:
+        return self.client.story(self.jid)

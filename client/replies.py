@@ -1,0 +1,96 @@
+"""What the supervisor answers, as values. Fields that this version does not know are let through (in `raw`), never refused."""
+
+from typing import Any
+
+import msgspec
+
+from ..protocol.exits import ExitInfo
+from ..protocol.status import COMPLETED
+
+#: What is left of a run that is not there (any more): nothing to wait for.
+_NOT_THERE = frozenset({"missing", "job_run_purged"})
+#: Exit code of a command of ours that failed itself, or of a run whose own code is not known.
+NOT_KNOWN = 125
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The status reply. Times are unix seconds.
+
+    over: the status is final and nothing of the run is left. known: False while nobody can know now, since `since`.
+    job_status_message: one sentence, why it waits. raw: the whole reply.
+    """
+
+    state: str
+    compute_jid: str = ""
+    compute_job_hash: str | None = None
+    compute_job_serial: int | None = None
+    compute_job_queued: float | None = None
+    compute_job_start: float | None = None
+    compute_job_end: float | None = None
+    elapsed_time: float | None = None
+    reason: str | None = None
+    error: str | None = None
+    queue_state: str | None = None
+    job_status_message: str | None = None
+    known: bool = True
+    since: float | None = None
+    exit: ExitInfo | None = None
+    over: bool = False
+    attempt: int | None = None
+    run_dir: str | None = None
+    position: int | None = None
+    next_request_seconds: float | None = None
+    raw: dict[str, Any] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Is there nothing to wait for any more?"""
+        return self.over or self.state in _NOT_THERE
+
+    @property
+    def shell_code(self) -> int:
+        """What a shell would report: the job's code, 128+n for a signal; 125 where there is none, and never 0 unless it completed."""
+        if self.exit is None:
+            return 0 if self.state == COMPLETED else NOT_KNOWN
+        code = self.exit.shell_code
+        return NOT_KNOWN if code == 0 and self.state != COMPLETED else code
+
+    def sentence(self) -> str:
+        """One line for a person: the state, and why it is so."""
+        if not self.known:
+            return f"{self.state}, not known at the moment"
+        if self.error:
+            return f"{self.state}: {self.error}"
+        if self.job_status_message:
+            return f"{self.state}: {self.job_status_message}"
+        if self.exit is not None and (self.state != COMPLETED or not self.exit.ok):
+            reason = f" ({self.reason})" if self.reason not in (None, "exit", "signal") else ""
+            return f"{self.state}{reason}: {self.exit.sentence()}"
+        return f"{self.state}: {self.reason}" if self.reason and self.state != COMPLETED else self.state
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before` of the next page, None at the end."""
+
+    jobs: list[dict[str, Any]]
+    next: int | None = None
+
+
+class LogPart(msgspec.Struct, frozen=True):
+    """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there. end: nothing follows, ever."""
+
+    stream: str
+    offset: int
+    next_offset: int
+    data: bytes
+    dropped: int = 0
+    end: bool = False
+
+
+class LoggedEvent(msgspec.Struct, frozen=True):
+    """One event of the log. event: its JSON object, with `type`."""
+
+    position: int
+    stream: str
+    version: int
+    event: dict[str, Any]

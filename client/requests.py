@@ -1,0 +1,154 @@
+"""What the client sends and how it reads the answers; both clients, plain and asynchronous, are made of this. No I/O, no clock.
+
+A `Call` is one HTTP request. It is built once and sent as often as needed: its reqId makes that safe.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import msgspec
+
+from ..protocol.errors import CODES
+from ..protocol.requests import (
+    JobList, JobLog, JobStory, RunCancel, RunMany, RunSimulation, RunSpec, RunStatusRequest, Trace,
+)
+from .errors import ClientError, own
+from .replies import JobPage, LoggedEvent, LogPart, RunState
+from .sse import Message
+
+#: How long one request may be held open by the supervisor when it has nothing to say yet.
+LONG_POLL_SECS = 20.0
+LOG_LIMIT = 256 * 1024
+
+
+class Headers(Protocol):
+    """What both clients' headers can do: find a key in any case."""
+
+    def __getitem__(self, name: str, /) -> str | None: ...
+
+
+class Call(msgspec.Struct, frozen=True):
+    """path with its query; body is JSON. wait_secs: for how long the supervisor was asked to hold the answer back."""
+
+    path: str
+    body: bytes
+    wait_secs: float = 0.0
+
+
+def bad_request(sentence: str) -> ClientError:
+    code = CODES["badRequest"]
+    return ClientError("badRequest", sentence, code.advice, code.retry)
+
+
+def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[str, Any]) -> RunSpec:
+    """The spec of a plain command. `options` are fields of RunSpec by their Python names; None means the default.
+
+    Raises ClientError("badRequest") when a value does not have its shape.
+    """
+    fields = {k: v for k, v in options.items() if v is not None}
+    try:
+        spec = RunSpec(uid=uid, simulation_id=sid, command=tuple(command), **fields)
+        return msgspec.convert(msgspec.to_builtins(spec), RunSpec)
+    except TypeError as e:
+        raise bad_request(f"a run has no such option: {e}") from None
+    except msgspec.ValidationError as e:
+        raise bad_request(str(e)) from None
+
+
+def run_simulation(spec: RunSpec, req_id: str, *, force_run: bool = False) -> Call:
+    return _post("run-simulation", RunSimulation(req_id=req_id, run=spec, force_run=force_run))
+
+
+def run_many(specs: Sequence[RunSpec], req_id: str) -> Call:
+    return _post("run-many", RunMany(req_id=req_id, runs=tuple(specs)))
+
+
+def run_status(uid: str, jid: str, serial: int = 0, wait_secs: float = 0.0) -> Call:
+    wait_secs = max(0.0, min(wait_secs, LONG_POLL_SECS))
+    request = RunStatusRequest(uid=uid, compute_jid=jid, compute_job_serial=serial, wait_secs=wait_secs)
+    return _post("run-status", request, wait_secs)
+
+
+def run_cancel(uid: str, jid: str, req_id: str, serial: int = 0, reason: str = "") -> Call:
+    return _post("run-cancel", RunCancel(req_id=req_id, uid=uid, compute_jid=jid, compute_job_serial=serial, reason=reason))
+
+
+def job_list(request: JobList) -> Call:
+    return _post("job-list", request)
+
+
+def job_log(request: JobLog) -> Call:
+    return _post("job-log", request, request.wait_secs)
+
+
+def job_story(uid: str, jid: str) -> Call:
+    return _post("job-story", JobStory(uid=uid, compute_jid=jid))
+
+
+def job_why(uid: str, jid: str) -> Call:
+    return _post("job-why", RunStatusRequest(uid=uid, compute_jid=jid))
+
+
+def trace(id_: str, uid: str | None) -> Call:
+    return _post("trace", Trace(id=id_, uid=uid))
+
+
+def events_path(after: int, uid: str | None, jid: str | None) -> str:
+    query = {"after": after, "uid": uid, "computeJid": jid}
+    return "/api/events?" + urlencode({k: v for k, v in query.items() if v is not None})
+
+
+def _post(name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Call:
+    return Call(path=f"/api/{name}", body=msgspec.json.encode(request), wait_secs=wait_secs)
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a successful reply. Raises ClientError("notASupervisor")."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        body = None
+    if not isinstance(body, dict):
+        raise own("notASupervisor", "the answer is not a JSON object")
+    return body
+
+
+def state_of(raw: bytes) -> RunState:
+    return state_from(object_of(raw))
+
+
+def state_from(body: dict[str, Any]) -> RunState:
+    state: RunState = _converted(body, RunState)
+    return msgspec.structs.replace(state, raw=body)
+
+
+def page_of(raw: bytes) -> JobPage:
+    page: JobPage = _converted(object_of(raw), JobPage)
+    return page
+
+
+def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
+    """A piece of a log."""
+    try:
+        offset, next_offset, dropped = (int(headers[f"X-Jobscribe-{k}"] or "") for k in ("Offset", "Next-Offset", "Dropped"))
+        return LogPart(
+            stream=stream, data=data, offset=offset, next_offset=next_offset, dropped=dropped, end=headers["X-Jobscribe-End"] == "true"
+        )
+    except (KeyError, ValueError):
+        raise own("notASupervisor", "an answer to job-log without its X-Jobscribe headers") from None
+
+
+def logged_event(message: Message) -> LoggedEvent:
+    try:
+        return msgspec.json.decode(message.data.encode(), type=LoggedEvent)
+    except msgspec.DecodeError as e:
+        raise own("notASupervisor", f"the stream of events holds something else: {e}") from None
+
+
+def _converted(body: dict[str, Any], type_: Any) -> Any:
+    try:
+        return msgspec.convert(body, type_)
+    except msgspec.ValidationError as e:
+        code = CODES["malformed"]
+        raise ClientError("malformed", f"the supervisor's answer is not understood: {e}", code.advice, code.retry) from None

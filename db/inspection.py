@@ -1,0 +1,281 @@
+"""Reading a store without a supervisor: verify all of it, tell a story, export it. Nothing here writes; `rebuilding` does.
+
+All of it works on a store in use as well, on what is durable at that moment, and says so. Every function takes the root.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..protocol.errors import Refusal
+from . import witness
+from .chain import START, Broken, Row, follow, stored
+from .faults import not_opened
+from .index import index_row
+from .job import Job, evolve
+from .opening import repair
+from .projection import record_bytes
+from .reading import Reader
+from .reading import index_row as read_index_row
+from .records import FOLDER as RECORDS
+from .records import record_path
+from .schema import FILE, JOB_COLUMNS, ROW_COLUMNS, known_layout, open_for_reading, rows_after
+from .store import IndexRow, Stored
+from .witness import Mark
+
+#: Called with (what is being done, how much of it, how much there is) now and then.
+Progress = Callable[[str, int, int], None]
+EVERY = 5000
+#: Problems listed; more are counted.
+LISTED = 100
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """where: `log`, `witness`, `stream`, `index`, `record` or `file`. position: in the log, where it has one."""
+
+    where: str
+    what: str
+    position: int | None = None
+
+
+class _Position(msgspec.Struct):
+    """What is needed of a record to see how old it is."""
+
+    position: int
+
+
+class Report(msgspec.Struct, kw_only=True, rename="camel"):
+    """What `check` found. whole_up_to: position up to which the log is as it was written (what `--cut-after` takes)."""
+
+    path: str
+    in_use: bool
+    events: int = 0
+    jobs: int = 0
+    witness: int | None = None
+    whole_up_to: int = 0
+    #: records that are behind the log, as after a crash; the next start writes them
+    records_behind: int = 0
+    problems: list[Problem] = []
+    more_problems: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def add(self, where: str, what: str, position: int | None = None) -> None:
+        if len(self.problems) < LISTED:
+            self.problems.append(Problem(where=where, what=what, position=position))
+        else:
+            self.more_problems += 1
+
+
+def store_path(root: Path) -> Path:
+    return root / "db" / FILE
+
+
+def silent(what: str, done: int, of: int) -> None:
+    """The progress callback of somebody who does not look."""
+
+
+def check(root: Path, progress: Progress = silent) -> Report:
+    """Verify the chain, the witness, versions, index and records. Raises Refusal only where there is no store to look at."""
+    path = store_path(root)
+    # Before the log is read: a store in use goes on, and the log must then hold at least this.
+    report = Report(path=str(path), in_use=witness.held(path.parent))
+    mark = witness.look(path.parent)
+    report.witness = mark.position if mark else None
+    connection = opened(root)
+    try:
+        connection.execute("BEGIN")
+        _check_log(connection, report, mark, progress)
+        _check_streams(connection, report, root / RECORDS, progress)
+        for (text,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
+            if text != "ok":
+                report.add("file", str(text))
+    except sqlite3.Error as e:
+        report.add("file", f"{e}")
+    finally:
+        connection.close()
+    return report
+
+
+def opened(root: Path) -> sqlite3.Connection:
+    """The store's file for reading. Raises Refusal."""
+    path = store_path(root)
+    if not path.exists():
+        mark = witness.look(path.parent)
+        if mark is not None and mark != witness.NOTHING:
+            raise Refusal("storeDamaged", f"{path} is missing, but position {mark.position} was durable. {repair(path)}")
+        raise Refusal("notFound", f"there is no event store at {path}")
+    try:
+        connection = open_for_reading(path)
+    except sqlite3.Error as e:
+        raise not_opened(e, str(path), lambda: repair(path)) from None
+    try:
+        if not known_layout(connection, path):
+            raise Refusal("storeDamaged", f"{path} holds no event store. {repair(path)}")
+    except sqlite3.Error as e:
+        connection.close()
+        raise not_opened(e, str(path), lambda: repair(path)) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def whole_rows(connection: sqlite3.Connection, up_to: int | None = None) -> Iterator[Row]:
+    """The log from its beginning as long as it is whole; raises Broken where it is not."""
+    position = 0
+    try:
+        for row in follow(rows_after(connection, 0, up_to), START, 0):
+            position = row.position
+            yield row
+    except sqlite3.Error as e:
+        raise Broken(position + 1, f"it cannot be read: {e}") from None
+
+
+def _check_log(connection: sqlite3.Connection, report: Report, mark: Mark | None, progress: Progress) -> None:
+    of = int(connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0])
+    kinds = set()
+    seen = mark is not None and mark.position == 0
+    if mark is None:
+        report.add("witness", "the file is missing or unreadable")
+    try:
+        for row in whole_rows(connection):
+            report.events, report.whole_up_to = row.position, row.position
+            kinds.add((row.type, row.schema))
+            if mark is not None and row.position == mark.position:
+                seen = True
+                if row.checksum != mark.checksum:
+                    report.add("witness", "this row is not the one that was witnessed", row.position)
+            _check_event(row, report)
+            if row.position % EVERY == 0:
+                progress("events", row.position, of)
+    except Broken as e:
+        report.add("log", e.what, e.position)
+    if mark is not None and not seen and report.whole_up_to >= of:
+        report.add("witness", f"position {mark.position} was durable, but the log ends at {of}", mark.position)
+    missing = kinds - set(connection.execute("SELECT type, schema FROM kinds").fetchall())
+    for type_, schema in sorted(missing):
+        report.add("index", f"the list of kinds of events lacks {type_} {schema}")
+    progress("events", report.events, of)
+
+
+def _check_event(row: Row, report: Report) -> None:
+    try:
+        if stored(row).event.at != row.at:
+            report.add("log", "the time beside the event is not the one in it", row.position)
+    except Refusal as e:
+        report.add("log", e.sentence, row.position)
+
+
+def _check_streams(connection: sqlite3.Connection, report: Report, records: Path, progress: Progress) -> None:
+    """Versions are continuous, and index and records are what the fold says."""
+    (of,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
+    indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy").fetchone()[0]
+    busy = 0
+    for job, last in folded(connection, report.whole_up_to, report):
+        report.jobs += 1
+        busy += job.busy
+        right = msgspec.structs.replace(index_row(job), position=last.position)
+        if _index_row_of(connection, job.jid) != right:
+            report.add("index", f"the row of {job.jid} is not what its events say", last.position)
+        _check_record(records, job, last, report)
+        if report.jobs % EVERY == 0:
+            progress("jobs", report.jobs, of)
+    if report.jobs != of:
+        report.add("index", f"{of} jobs are listed, {report.jobs} are in the log")
+    if busy != indexed:
+        report.add("index", f"{indexed} jobs are listed as busy, {busy} are")
+    progress("jobs", report.jobs, of)
+
+
+def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
+    rows = connection.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid = ?", (jid,)).fetchall()
+    return read_index_row(rows[0]) if rows else None
+
+
+def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = None) -> Iterator[tuple[Job, Stored]]:
+    """Every job in the log up to a position, with its last event; one at a time, since not all fit in memory."""
+    job: Job | None = None
+    last: Stored | None = None
+    stream, version = "", 0
+    rows = connection.execute(
+        f"SELECT {ROW_COLUMNS} FROM events WHERE position <= ? ORDER BY events.stream, events.version", (up_to,)
+    )
+    for raw in rows:
+        row = Row(raw[0], raw[1].decode(), raw[2], raw[3].decode(), raw[4], raw[5], raw[6].decode(), raw[7])
+        if row.stream != stream:
+            if job is not None and last is not None:
+                yield job, last
+            stream, version, last = row.stream, 0, None
+            job = Job(jid=stream.removeprefix("job/")) if stream.startswith("job/") else None
+        version += 1
+        if row.version != version and report is not None:
+            report.add("stream", f"{stream} has version {row.version} where {version} should be", row.position)
+            version = row.version
+        try:
+            last = stored(row)
+            job = evolve(job, last.event) if job is not None else None  # type: ignore[arg-type]
+        except Refusal:
+            if report is None:
+                raise
+            # it was reported when the log was read; what comes after it cannot be folded
+            job = None
+    if job is not None and last is not None:
+        yield job, last
+
+
+def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
+    right = record_bytes(job, last.position, last.event.at)
+    try:
+        found = record_path(folder, job.jid).read_bytes()
+    except FileNotFoundError:
+        report.records_behind += 1
+        return
+    if found == right:
+        return
+    try:
+        position = msgspec.json.decode(found, type=_Position).position
+    except msgspec.DecodeError:
+        report.add("record", f"{job.jid}.json is not a record")
+        return
+    if position < last.position:
+        report.records_behind += 1
+    elif not report.in_use or position == last.position:
+        report.add("record", f"{job.jid}.json is not what its events say (position {position})", last.position)
+
+
+def events_of(root: Path, stream: str) -> list[Stored]:
+    """The events of one stream, oldest first, for `db story`. Raises Refusal."""
+    opened(root).close()
+    reader = Reader(store_path(root))
+    try:
+        return reader.stream(stream, 0, 2**62)
+    finally:
+        reader.close()
+
+
+def export(root: Path, after: int = 0) -> Iterator[str]:
+    """Every event with position > `after` as a line of JSON (no line end). Raises Refusal at the first row that is not whole."""
+    connection = opened(root)
+    try:
+        connection.execute("BEGIN")
+        for row in whole_rows(connection):
+            if row.position > after:
+                yield _line(row)
+    except Broken as e:
+        raise Refusal("storeDamaged", f"{store_path(root)}: the log is damaged at {e}. {repair(store_path(root))}") from None
+    finally:
+        connection.close()
+
+
+def _line(row: Row) -> str:
+    line: dict[str, Any] = {
+        "position": row.position, "stream": row.stream, "version": row.version, "type": row.type, "schema": row.schema,
+        "checksum": row.checksum.hex(), "event": msgspec.Raw(row.body.encode()),
+    }
+    return msgspec.json.encode(line).decode()

@@ -1,0 +1,162 @@
+"""The event store in memory, for tests and the simulator: the same contract, and a disk that does as it is told.
+
+Nothing is durable before `commit`, which `append` calls itself unless the store was made with `hold`. `crash` is kill -9.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ..protocol.errors import Refusal
+from ..protocol.status import ACTIVE
+from .batches import Group, Heard, Point, Waiting, nowhere, tell, waiting
+from .chain import START, Row
+from .faults import describe, passing
+from .store import Appended, Batch, Deliver, Done, IndexRow, Receipt, Stored
+
+
+class MemoryStore:
+    """An `EventStore`. hold: batches wait until somebody calls `commit`. point: as in SqliteStore; what it raises, the disk said."""
+
+    def __init__(self, deliver: Deliver, *, hold: bool = False, point: Point = nowhere) -> None:
+        self._deliver, self._hold, self._point = deliver, hold, point
+        self._rows: list[Row] = []
+        self._log: list[Stored] = []
+        self._streams: dict[str, list[Stored]] = {}
+        self._index: dict[str, IndexRow] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._waiting: list[Waiting] = []
+        self._listeners: list[Heard] = []
+        self._failure: Refusal | None = None
+        self._dead = False
+        self._closed = False
+
+    # ---- the disk
+
+    def commit(self) -> None:
+        """Everything that waits becomes durable in one transaction, and is told in one call of `deliver`."""
+        batches, self._waiting = self._waiting, []
+        if not batches:
+            return
+        heard: list[Stored] = []
+        results: list[tuple[Done, Appended | Refusal]]
+        if self._failure is None:
+            heard, results = self._written(batches)
+        else:
+            results = [(b.done, self._failure) for b in batches]
+        self._deliver(lambda: tell(self._listeners, heard, results))
+        self._point("delivered")
+
+    def crash(self) -> "MemoryStore":
+        """A store as another process would find it: what was durable, and nobody listening. This one is of no use any more."""
+        after = MemoryStore(self._deliver, hold=self._hold, point=self._point)
+        after._rows, after._log = list(self._rows), list(self._log)
+        after._streams = {name: list(events) for name, events in self._streams.items()}
+        after._index, after._receipts = dict(self._index), dict(self._receipts)
+        self._closed = True
+        return after
+
+    @property
+    def waiting(self) -> int:
+        """Batches that are not durable yet."""
+        return len(self._waiting)
+
+    def _written(self, batches: list[Waiting]) -> tuple[list[Stored], list[tuple[Done, Appended | Refusal]]]:
+        group = Group(len(self._log), self._rows[-1].checksum if self._rows else START, lambda s: len(self._streams.get(s, ())))
+        for batch in batches:
+            group.admit(batch)
+        try:
+            self._point("taken")
+        except Exception as e:
+            return [], group.refused(self._failed(e, fatal=not passing(e)))
+        self._keep(group)
+        try:
+            self._point("committed")
+            self._point("witnessed")
+        except Exception as e:
+            # written, but nobody may rely on it: as a real store, it shows nothing of it and stays shut
+            self._drop(group)
+            return [], group.refused(self._failed(e, fatal=True))
+        return group.heard, group.results
+
+    def _keep(self, group: Group) -> None:
+        self._rows += group.rows
+        self._log += group.heard
+        for s in group.heard:
+            self._streams.setdefault(s.stream, []).append(s)
+        self._index.update(group.index)
+        self._receipts.update({(r.uid, r.req_id): r for r in group.receipts})
+
+    def _drop(self, group: Group) -> None:
+        count = len(self._log) - len(group.heard)
+        self._rows, self._log = self._rows[:count], self._log[:count]
+        for s in group.heard:
+            self._streams[s.stream] = [old for old in self._streams[s.stream] if old.position <= count]
+
+    def _failed(self, error: Exception, *, fatal: bool) -> Refusal:
+        self._dead = self._dead or fatal
+        self._failure = Refusal("storageUnavailable", f"the event store cannot be written: {describe(error)}")
+        return self._failure
+
+    # ---- the contract
+
+    def append(self, batch: Batch, done: Done) -> None:
+        if self._closed:
+            self._deliver(lambda: done(Refusal("storageUnavailable", "the event store is closed")))
+            return
+        self._waiting.append(waiting(batch, done, 0))
+        if not self._hold:
+            self.commit()
+
+    def resume(self) -> None:
+        if self._closed or self._dead:
+            raise self._failure or Refusal("storageUnavailable", "the event store is closed")
+        # What was appended before belongs to what failed.
+        if self._failure is not None:
+            self.commit()
+            self._failure = None
+
+    def read(self, stream: str, after: int = 0) -> list[Stored]:
+        self._check()
+        return self._streams.get(stream, [])[max(after, 0) :]
+
+    def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
+        self._check()
+        return self._log[max(after, 0) : max(after, 0) + limit]
+
+    def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
+        self._listeners.append(heard)
+        return lambda: self._listeners.remove(heard) if heard in self._listeners else None
+
+    def head(self) -> int:
+        return len(self._log)
+
+    def busy_jids(self) -> list[str]:
+        self._check()
+        return [r.jid for r in sorted(self._index.values(), key=lambda r: r.position) if r.busy]
+
+    def jobs(
+        self, *, uid: str | None = None, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        self._check()
+        rows = [
+            r for r in self._index.values()
+            if (uid is None or r.uid == uid) and (status is None or r.status == status) and (before is None or r.position < before)
+            and (active is None or (r.status in ACTIVE) == active)
+        ]
+        return sorted(rows, key=lambda r: -r.position)[:limit]
+
+    def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
+        self._check()
+        return sorted((r for r in self._index.values() if r.jid.startswith(prefix)), key=lambda r: r.jid)[:limit]
+
+    def receipt(self, uid: str, req_id: str) -> Receipt | None:
+        self._check()
+        return self._receipts.get((uid, req_id))
+
+    def close(self) -> None:
+        if not self._closed:
+            self.commit()
+            self._closed = True
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Refusal("storageUnavailable", "the event store is closed")

@@ -1,0 +1,110 @@
+"""Reads of the SQLite store: point reads by index, each row verified against the one before it in the log.
+
+Nothing is shown behind `head`: what a reader sees is what a restart would find. A row that does not verify is a Refusal,
+never left out.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from ..protocol.errors import Refusal
+from .chain import START, Broken, follow, stored, verified
+from .faults import not_opened
+from .opening import repair
+from .schema import JOB_COLUMNS, ROW_COLUMNS, checksum_at, open_for_reading, rows_after
+from .store import IndexRow, Receipt, Stored
+
+_PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position = e.position - 1)"
+_STREAM = (
+    f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
+)
+
+
+class Reader:
+    """A connection of its own that cannot write. Used in the thread that made it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._connection = open_for_reading(path)
+        except sqlite3.Error as e:
+            raise self._refusal(e) from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def stream(self, stream: str, after: int, head: int) -> list[Stored]:
+        """Events of a stream with version > `after`. Raises Refusal."""
+        out: list[Stored] = []
+        for *raw, previous in self._rows(_STREAM, (stream, after, head)):
+            try:
+                row = verified(tuple(raw), START if raw[0] == 1 else previous, raw[0])
+                if row.stream != stream or row.version != after + len(out) + 1:
+                    raise Broken(row.position, f"version {row.version} of {row.stream} where {after + len(out) + 1} of {stream} should be")
+            except Broken as e:
+                raise self._damaged(e) from None
+            out.append(stored(row))
+        return out
+
+    def log(self, after: int, limit: int, head: int) -> list[Stored]:
+        """Events with position > `after`, at most `limit`. Raises Refusal."""
+        last = min(head, max(after, 0) + limit)
+        after = max(after, 0)
+        if last <= after:
+            return []
+        try:
+            previous = START if after == 0 else checksum_at(self._connection, after)
+            out = [stored(row) for row in follow(rows_after(self._connection, after, last), previous, after)]
+        except Broken as e:
+            raise self._damaged(e) from None
+        except sqlite3.Error as e:
+            raise self._refusal(e) from None
+        if len(out) != last - after:
+            raise self._damaged(Broken(after + len(out) + 1, "it is missing"))
+        return out
+
+    def busy_jids(self) -> list[str]:
+        return [jid for (jid,) in self._rows("SELECT jid FROM jobs WHERE busy ORDER BY position", ())]
+
+    def jobs(self, uid: str | None, status: str | None, active: bool | None, before: int | None, limit: int) -> list[IndexRow]:
+        """Index rows, newest change first."""
+        where, values = ["position < ?"], [2**62 if before is None else before]
+        conditions: list[tuple[str, Any]] = [("uid = ?", uid), ("status = ?", status)]
+        for text, value in conditions:
+            if value is not None:
+                where.append(text)
+                values.append(value)
+        if active is not None:
+            where.append("status IN ('pending', 'running')" if active else "status NOT IN ('pending', 'running')")
+        query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?"
+        return [index_row(r) for r in self._rows(query, (*values, limit))]
+
+    def find_jobs(self, prefix: str, limit: int) -> list[IndexRow]:
+        query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid >= ? AND jid < ? ORDER BY jid LIMIT ?"
+        return [index_row(r) for r in self._rows(query, (prefix, prefix + "\U0010ffff", limit))]
+
+    def receipt(self, uid: str, req_id: str) -> Receipt | None:
+        rows = self._rows("SELECT jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?", (uid, req_id))
+        return Receipt(uid=uid, req_id=req_id, jid=rows[0][0], serial=rows[0][1], at=rows[0][2]) if rows else None
+
+    def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        # all at once: a statement that is not read to its end would keep the WAL from being reused
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as e:
+            raise self._refusal(e) from None
+
+    def _damaged(self, what: Broken) -> Refusal:
+        return Refusal("storeDamaged", f"{self._path}: the log is damaged at {what}. {repair(self._path)}")
+
+    def _refusal(self, error: sqlite3.Error) -> Refusal:
+        return not_opened(error, str(self._path), lambda: repair(self._path))
+
+
+def index_row(r: tuple[Any, ...]) -> IndexRow:
+    """A row of the table `jobs`."""
+    return IndexRow(
+        jid=r[0], uid=r[1], status=r[2], serial=r[3], simulation_type=r[4], kind=r[5], driver=r[6], busy=bool(r[7]), queued_at=r[8],
+        started_at=r[9], ended_at=r[10], reason=r[11], position=r[12],
+    )

@@ -1,0 +1,142 @@
+"""The story of a job, an agent or the system, for people: one line per event. Pure.
+
+Ids are shortened as everywhere in logs; `data` has the same for programs, with the ids as they are.
+"""
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, assert_never
+
+import msgspec
+
+from ..protocol.ids import Token, printable, short_op
+from .events import (
+    AgentGone,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+    AttemptEnded,
+    Event,
+    RunEnded,
+    RunRequested,
+    StopRequested,
+    SupervisorStarted,
+    SupervisorStopped,
+    TaskEnded,
+    TaskPlaced,
+    TaskStarted,
+    type_of,
+)
+from .store import Stored
+
+#: Of sentences that users or jobs chose, so much is shown.
+SHOWN = 200
+
+
+def story(events: Sequence[Stored]) -> list[str]:
+    """One line for each event: when, how long after the one before, what happened."""
+    return [f"{line['time']}  {_gap(line['gap'])}  {line['text']}" for line in _lines(events)]
+
+
+def data(events: Sequence[Stored]) -> list[dict[str, Any]]:
+    """The same as plain data: position, stream, version, type, at, gap (seconds, null for the first), time (UTC), text, event."""
+    return [
+        {
+            "position": s.position, "stream": s.stream, "version": s.version, "type": type_of(s.event), "at": s.event.at, **line,
+            "event": msgspec.to_builtins(s.event),
+        }
+        for s, line in zip(events, _lines(events), strict=True)
+    ]
+
+
+def _lines(events: Sequence[Stored]) -> list[dict[str, Any]]:
+    gaps = [None, *(b.event.at - a.event.at for a, b in itertools.pairwise(events))]
+    return [{"time": _time(s.event.at), "gap": gap, "text": sentence(s.event)} for s, gap in zip(events, gaps, strict=False)]
+
+
+def _time(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{at!r} s".rjust(24)
+
+
+def _gap(gap: float | None) -> str:
+    """Nine characters. Negative where the clock was set back."""
+    return (" " * 9) if gap is None else f"{gap:+.3f}s".rjust(9)
+
+
+def sentence(event: Event) -> str:
+    """What happened."""
+    match event:
+        case RunRequested() | StopRequested() | AttemptEnded() | RunEnded():
+            return _of_run(event)
+        case TaskPlaced() | TaskStarted() | TaskEnded():
+            return _of_task(event)
+        case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentGone():
+            return _of_agent(event)
+        case SupervisorStarted():
+            return f"supervisor session {event.session} started: pid {event.pid}, version {_said(event.version)}"
+        case SupervisorStopped():
+            return f"supervisor session {event.session} stopped: {_said(event.reason)}"
+        case _:
+            assert_never(event)
+
+
+def _of_run(event: RunRequested | StopRequested | AttemptEnded | RunEnded) -> str:
+    match event:
+        case RunRequested():
+            spec = event.spec
+            named = f" {_said(spec.sim_name)!r}" if spec.sim_name else ""
+            return (
+                f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
+                f" {spec.driver} (request {event.req_id})"
+            )
+        case StopRequested():
+            note = f": {_said(event.note)}" if event.note else ""
+            return f"run {event.serial} is to stop ({event.reason}), asked by {event.by}, grace {event.grace_secs:g} s{note}"
+        case AttemptEnded():
+            return f"run {event.serial} attempt {event.attempt} ended: {_said(event.reason)}"
+        case RunEnded():
+            why = f" ({event.reason})" if event.reason else ""
+            return f"run {event.serial} is {event.status}{why}" + (f": {_said(event.error)}" if event.error else "")
+        case _:
+            assert_never(event)
+
+
+def _of_task(event: TaskPlaced | TaskStarted | TaskEnded) -> str:
+    match event:
+        case TaskPlaced():
+            return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
+        case TaskStarted():
+            return f"{_task(event.token)} started: pid {event.pid} on {event.host}"
+        case TaskEnded():
+            stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}"
+        case _:
+            assert_never(event)
+
+
+def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone) -> str:
+    match event:
+        case AgentStartRequested():
+            return f"agent {event.agent_key} is to start (attempt {event.attempt})"
+        case AgentStarted():
+            return f"agent {event.agent_key} started"
+        case AgentStartFailed():
+            return f"agent {event.agent_key} could not be started (attempt {event.attempt}): {_said(event.reason)}"
+        case AgentGone():
+            return f"agent {event.agent_key} is gone: {_said(event.reason)}"
+        case _:
+            assert_never(event)
+
+
+def _task(token: Token) -> str:
+    return f"task {token.role}/{token.index} of run {token.serial} attempt {token.attempt}"
+
+
+def _said(text: str) -> str:
+    """What strangers chose, on its way to a terminal."""
+    text = printable(text)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

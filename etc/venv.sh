@@ -1,0 +1,51 @@
+#!/bin/sh
+# Makes or brings up to date the virtual environment .venv, and .types/jobscribe for the type checkers.
+# Usage: etc/venv.sh [extras, as in test,check]. A second run with nothing changed takes no time.
+set -eu
+cd "$(dirname "$0")/.."
+extras=${1:-test,check}
+
+python=
+for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        python=$candidate
+        break
+    fi
+done
+if [ -z "$python" ]; then
+    echo "jobscribe needs Python 3.11 or newer; on Debian 12 an administrator installs it with: apt-get install python3" >&2
+    exit 1
+fi
+
+mkdir -p .types
+[ -e .types/jobscribe/setup.py ] || ln -sfn .. .types/jobscribe
+
+stamp=.venv/.made-for-$extras
+want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh | sha256sum | cut -d' ' -f1) $("$python" -V) $(pwd -P)"
+if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null || true)" = "$want" ]; then
+    exit 0
+fi
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing the Debian package python3-venv, which virtual environments need" >&2
+        apt-get update -qq >&2
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >&2
+    fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        echo "$python cannot make virtual environments: an administrator must install python3-venv (apt-get install python3-venv)" >&2
+        exit 1
+    fi
+fi
+
+# An environment of another place or Python is made anew; one that is only out of date is brought up to date.
+made=$(cat .venv/.made-by 2>/dev/null || true)
+by="$("$python" -V) $(pwd -P)"
+if [ "$made" != "$by" ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+    rm -rf .venv
+    "$python" -m venv .venv
+    echo "$by" > .venv/.made-by
+fi
+echo "installing what jobscribe needs into .venv (a minute or two the first time)" >&2
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" >&2
+echo "$want" > "$stamp"

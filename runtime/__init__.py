@@ -1,0 +1,1 @@
+"""What every process needs from its machine, agents included: clock, log lines, processes. No pykern."""

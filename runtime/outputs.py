@@ -1,0 +1,85 @@
+"""Where log lines end up: a stream, or a file that rotates. Neither ever raises: a full disk must not stop the work.
+
+What was lost is counted in `lost`, and said in the log itself as soon as writing works again.
+"""
+
+import os
+import threading
+from typing import TextIO
+
+
+class Stream:
+    """A text stream such as stderr. A closed pipe or full disk only adds to `lost`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self.lost = 0
+
+    def put(self, text: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except (OSError, ValueError):  # ValueError: the stream was closed, or cannot encode the text
+                self.lost += 1
+
+
+class RotatingFile:
+    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`, ... up to `keep`."""
+
+    def __init__(self, path: str, max_bytes: int = 64 * 1024 * 1024, keep: int = 3) -> None:
+        self.path = path
+        self.lost = 0
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._size = 0
+        self._torn = False
+        self._unsaid = 0
+
+    def put(self, text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace")
+        with self._lock:
+            try:
+                self._write(data)
+            except OSError:
+                self.lost += 1
+                self._unsaid += 1
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _write(self, data: bytes) -> None:
+        if self._fd >= 0 and self._size + len(data) > self._max_bytes and self._size:
+            self._rotate()
+        if self._fd < 0:
+            self._open()
+        if self._unsaid:
+            data = b"(%d log lines before this one could not be written)\n%s" % (self._unsaid, data)
+        if self._torn:
+            data = b"\n" + data
+        written = os.write(self._fd, data)
+        self._size += written
+        self._torn = written < len(data)
+        self._unsaid = 0
+        if self._torn:
+            raise OSError("short write")
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        self._close()
+        for n in range(self._keep - 1, 0, -1):
+            if os.path.exists(f"{self.path}.{n}"):
+                os.replace(f"{self.path}.{n}", f"{self.path}.{n + 1}")
+        os.replace(self.path, f"{self.path}.1") if self._keep else os.unlink(self.path)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

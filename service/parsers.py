@@ -1,0 +1,105 @@
+"""How the text of a setting becomes its value. pykern.pkconfig's parsers do the work; what they refuse is said as a sentence.
+
+A parser takes what a file (typed), an environment variable or an option (text) gives, and raises `Unfit` with the form it wants.
+pkconfig says no by AssertionError, knows whole seconds only, and has a unit of bytes (P) that it cannot multiply.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pykern import pkconfig
+
+Parser = Callable[[Any], Any]
+
+_FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
+_NOTHING = ("", "none", "null")
+
+
+class Unfit(Exception):
+    """The value does not fit; the text says which form would: `must be ...`."""
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise Unfit("must be text")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    return bool(_by(pkconfig.parse_bool, value if isinstance(value, str | bool) else None, "must be true or false (also yes, no, 1, 0)"))
+
+
+def seconds(value: Any) -> float:
+    form = "must be a number of seconds, at least 0, or [<days>d][[hours:]minutes:]seconds, as in 90, 0.5, 1:30 or 2d12:00:00"
+    if isinstance(value, float) and 0 <= value < 1e9:
+        return value
+    if isinstance(value, str) and _FRACTION.fullmatch(value):
+        return float(value)
+    return float(_by(pkconfig.parse_seconds, None if isinstance(value, bool) else value, form))
+
+
+def positive_seconds(value: Any) -> float:
+    secs = seconds(value)
+    if secs <= 0:
+        raise Unfit("must be more than 0 seconds")
+    return secs
+
+
+def size(value: Any) -> int:
+    form = "must be a number of bytes, as in 65536, 64K, 16MB or 1G"
+    return int(_by(pkconfig.parse_bytes, None if isinstance(value, bool) else value, form))
+
+
+def count(value: Any) -> int:
+    return int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, "must be a whole number, at least 1"))
+
+
+def port_number(value: Any) -> int:
+    form = "must be a port, 1 to 65535, or 0 for a free one"
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0
+    number = int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, form))
+    if number > 65535:
+        raise Unfit(form)
+    return number
+
+
+def pattern(value: Any) -> str:
+    try:
+        re.compile(text(value))
+    except re.error as e:
+        raise Unfit(f"must be a regular expression: {e}") from None
+    return text(value)
+
+
+def one_of(*choices: str) -> Parser:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise Unfit("must be one of " + ", ".join(choices))
+        return str(value)
+
+    return parse
+
+
+def or_none(parser: Parser) -> Parser:
+    """What `parser` takes, or `none`."""
+
+    def parse(value: Any) -> Any:
+        if isinstance(value, str) and value.lower() in _NOTHING:
+            return None
+        try:
+            return parser(value)
+        except Unfit as e:
+            raise Unfit(f"{e}, or none") from None
+
+    return parse
+
+
+def _by(parser: Parser, value: Any, form: str) -> Any:
+    try:
+        if value is None:
+            raise Unfit(form)
+        return parser(value)
+    except (AssertionError, KeyError, ValueError, TypeError):
+        raise Unfit(form) from None

@@ -1,0 +1,136 @@
+"""Every setting there is: its name, type, default, form, and a sentence about it. Frozen values, made without any file in tests.
+
+The name of a setting is its place here with dots (`limits.grace_secs`), as in the file; in the environment it is
+`JOBSCRIBE_LIMITS_GRACE_SECS`. Where values come from is `config`'s business, whether they are safe is `safety`'s.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..protocol.errors import Refusal
+from .parsers import Parser, boolean, count, one_of, or_none, pattern, port_number, positive_seconds, seconds, size, text
+
+
+def _is(default: Any, parser: Parser, about: str) -> Any:
+    metadata = {"parser": parser, "about": about}
+    return field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
+
+
+def _cores() -> int:
+    """Processors this process may use, at least 2: with one slot nothing runs beside a long job."""
+    return max(2, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorSettings:
+    ip: str = _is("127.0.0.1", text, "address of the HTTP interface")
+    port: int = _is(8001, port_number, "its port; 0 takes a free one")
+    agents_ip: str = _is("127.0.0.1", text, "address of the listener for agents")
+    agents_port: int = _is(0, port_number, "its port; 0 takes a free one")
+    agents_tls_cert: str | None = _is(None, or_none(text), "file with the certificate of the agents' listener; needed off loopback")
+    agents_tls_key: str | None = _is(None, or_none(text), "file with its key, readable by nobody else")
+    agents_tls_ca: str | None = _is(None, or_none(text), "file with the one authority that agents trust")
+    server_secret_file: str | None = _is(None, or_none(text), "file with the secret of front ends, readable by nobody else")
+    development: bool = _is(False, boolean, "allow to run without a secret file, on loopback only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSettings:
+    local_sequential: int = _is(_cores, count, "runs of kind sequential at once on this machine")
+    local_parallel: int = _is(_cores, count, "runs of kind parallel at once on this machine")
+    op_run: int = _is(0, count, "run ops at once of one agent (default: the larger of the two above)")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "op_run", self.op_run or max(self.local_sequential, self.local_parallel))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    agent_start_secs: float = _is(10.0, positive_seconds, "a started agent must report within")
+    agent_start_tries: int = _is(3, count, "starts of an agent before its runs fail")
+    grace_secs: float = _is(3.0, seconds, "between SIGTERM and SIGKILL, where the run does not say")
+    queue_limit_secs: float | None = _is(None, or_none(positive_seconds), "a run may wait so long, where it does not say")
+    time_limit_secs: float | None = _is(None, or_none(positive_seconds), "a run may take so long, where it does not say")
+    op_reply_secs: float = _is(30.0, positive_seconds, "an agent must answer an op within")
+    ping_interval_secs: float = _is(20.0, positive_seconds, "between two pings on an agent's connection")
+    ping_timeout_secs: float = _is(10.0, positive_seconds, "a ping must be answered within; at most the interval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    format: Literal["text", "json"] = _is("text", one_of("text", "json"), "form of the log lines")
+    trace: str | None = _is(None, or_none(pattern), "write trace lines that match this regular expression, as in 'op=run.*a=Vrwf'")
+    file_bytes: int = _is(64 * 1024 * 1024, size, "a log file is rotated at this size")
+    files_kept: int = _is(3, count, "rotated log files that are kept")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings:
+    head_bytes: int = _is(16 * 1024 * 1024, size, "so much of the beginning of a job's output is kept")
+    tail_bytes: int = _is(16 * 1024 * 1024, size, "and so much of its end; what lies between is dropped and counted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    root: str = _is(lambda: os.path.expanduser("~/.jobscribe"), text, "everything the supervisor keeps; on a local disk")
+    user_root: str = _is("", text, "users' run directories, the same path on every host that runs jobs (default: user/ in the root)")
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    slots: SlotSettings = field(default_factory=SlotSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
+    #: where the values came from, by name; what is not in it is a default
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", os.path.abspath(self.root))
+        object.__setattr__(self, "user_root", os.path.abspath(self.user_root) if self.user_root else os.path.join(self.root, "user"))
+        s, limits = self.supervisor, self.limits
+        if limits.ping_timeout_secs > limits.ping_interval_secs:
+            raise Refusal("badConfig", "limits.ping_timeout_secs must not be more than limits.ping_interval_secs: it would be cut to that")
+        tls = {"agents_tls_cert": s.agents_tls_cert, "agents_tls_key": s.agents_tls_key, "agents_tls_ca": s.agents_tls_ca}
+        missing = [f"supervisor.{k}" for k, v in tls.items() if v is None]
+        if 0 < len(missing) < len(tls):
+            raise Refusal("badConfig", f"TLS of the agents' listener needs certificate, key and authority; {' and '.join(missing)} not set")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known about one setting."""
+
+    name: str
+    parser: Parser
+    about: str
+
+    @property
+    def env_name(self) -> str:
+        return "JOBSCRIBE_" + self.name.replace(".", "_").upper()
+
+
+def _settings() -> dict[str, Setting]:
+    out: dict[str, Setting] = {}
+    for f in dataclasses.fields(Settings):
+        if "parser" in f.metadata:
+            out[f.name] = Setting(f.name, f.metadata["parser"], f.metadata["about"])
+        elif f.name in GROUPS:
+            for g in dataclasses.fields(GROUPS[f.name]):
+                name = f"{f.name}.{g.name}"
+                out[name] = Setting(name, g.metadata["parser"], g.metadata["about"])
+    return out
+
+
+GROUPS: dict[str, type[Any]] = {
+    "supervisor": SupervisorSettings, "slots": SlotSettings, "limits": LimitSettings, "log": LogSettings, "output": OutputSettings,
+}
+SETTINGS: dict[str, Setting] = _settings()
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """The value of the setting with this name."""
+    value: Any = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

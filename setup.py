@@ -1,0 +1,65 @@
+"""Packaging. This folder is itself the import package `jobscribe`; see ARCHITECTURE.md for why, and for the traps."""
+
+import os
+import re
+
+from setuptools import setup
+
+PRODUCT = ("agent", "apps", "cli", "client", "db", "drivers", "protocol", "runtime", "service", "supervisor", "web")
+
+
+def packages() -> list[str]:
+    """Every folder of the product that has an `__init__.py`."""
+    found = ["jobscribe"]
+    for top in PRODUCT:
+        for folder, folders, files in os.walk(top):
+            folders[:] = sorted(f for f in folders if f != "__pycache__")
+            if "__init__.py" in files:
+                found.append("jobscribe." + folder.replace(os.sep, "."))
+    return found
+
+
+def version() -> str:
+    with open("protocol/version.py", encoding="utf-8") as f:
+        match = re.search(r'^VERSION = "([^"]+)"', f.read(), re.MULTILINE)
+    if match is None:
+        raise RuntimeError("protocol/version.py has no VERSION")
+    return match[1]
+
+
+def readme() -> str:
+    with open("README.md", encoding="utf-8") as f:
+        return f.read()
+
+
+#: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
+AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
+SERVER = ["aiofiles>=24.1", "click>=8.1", "pykern>=20250101", "rich>=13.7"]
+EXTRAS = {
+    "docker": ["docker>=7.1"],
+    "gpu": ["nvidia-ml-py>=12.560"],
+    "sbatch": ["asyncssh>=2.18"],
+    "test": ["hypothesis>=6.100", "pytest>=8.3", "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "setuptools>=77"],
+    "check": ["import-linter>=2.3", "mypy>=1.15", "ruff>=0.9", "types-aiofiles>=24.1", "types-psutil>=6.1"],
+    "bench": ["hyperqueue>=0.21"],
+}
+
+# Build tools run this file as a script. Were it run on import, setuptools would take it for a module of the package:
+# script_name, which they set otherwise, is what keeps it out of the wheel.
+if __name__ == "__main__":
+    setup(
+        script_name="setup.py",
+        name="jobscribe",
+        version=version(),
+        description="Runs computations for a web application: a supervisor, agents, and every step a durable event",
+        long_description=readme(),
+        long_description_content_type="text/markdown",
+        python_requires=">=3.11",
+        package_dir={"jobscribe": "."},
+        packages=packages(),
+        package_data={"jobscribe": ["py.typed"]},
+        install_requires=AGENT + SERVER,
+        extras_require=EXTRAS,
+        entry_points={"console_scripts": ["jobscribe = jobscribe.cli.main:main"]},
+        zip_safe=False,
+    )

@@ -1,0 +1,322 @@
+"""A supervisor that runs nothing: the HTTP interface over plain dictionaries, with the failures that a real one cannot be told to have.
+
+It runs on an event loop in a thread of its own, so that plain and asynchronous clients, threads and subprocesses can all talk to it.
+"""
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tornado.httpserver
+import tornado.netutil
+import tornado.web
+
+from jobscribe.protocol.errors import CODES
+
+TOKEN = "Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"
+UID = "EPRSqtUW"
+
+
+def error(code: str, sentence: str) -> tuple[int, bytes]:
+    c = CODES[code]
+    return c.http, json.dumps({"state": "error", "code": code, "error": sentence, "advice": c.advice, "retry": c.retry}).encode()
+
+
+class FakeSupervisor:
+    """`jobs` maps a computeJid to what the interface says of it; tests change it from outside with `change`."""
+
+    def __init__(self, root: Path, *, token: str = TOKEN) -> None:
+        self.root, self.token = root, token
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.events: list[dict[str, Any]] = []
+        #: (path, answer) in order: the next request to the path gets this instead; b"" as body cuts the connection
+        self.failures: list[tuple[str, tuple[int, bytes]]] = []
+        #: after so many events a stream is cut, counted down; negative: never
+        self.cut_after = -1
+        #: what a stream sends before it is cut, in the middle of a block
+        self.cut_with = b""
+        self.streams_opened: list[dict[str, str]] = []
+        self.on_submit: Callable[[str, dict[str, Any]], None] = lambda jid, spec: None
+        self._serial = 1_700_000_000
+        self._lock = threading.RLock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.port = 0
+        self.start()
+
+    # ---- life
+
+    def start(self, port: int = 0) -> None:
+        """Listen (again), by default on a port that was not used before, and write client.json."""
+        self._call(self._listen, port)
+        self.publish()
+
+    def publish(self) -> None:
+        path = self.root / "client.json.new"
+        path.write_text(json.dumps({"url": self.url, "token": self.token, "uid": UID, "pid": os.getpid()}))
+        path.chmod(0o600)
+        path.replace(self.root / "client.json")
+
+    def stop(self) -> None:
+        """Stop listening and cut every connection, as a killed process does."""
+        self._call(self._shut)
+
+    def close(self) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _listen(self, port: int) -> None:
+        app = tornado.web.Application([("/api/events", _Events, {"fake": self}), ("/api/(.*)", _Api, {"fake": self})])
+        self._server = tornado.httpserver.HTTPServer(app)
+        sockets = tornado.netutil.bind_sockets(port, "127.0.0.1")
+        self.port = sockets[0].getsockname()[1]
+        self._server.add_sockets(sockets)
+
+    async def _shut(self) -> None:
+        self._server.stop()
+        for connection in list(self._server._connections):
+            connection.stream.close()
+        await asyncio.sleep(0)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        async def run() -> Any:
+            result = function(*args)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+
+    # ---- what tests say
+
+    def fail(self, path: str, code: str, sentence: str = "as the test wants it", times: int = 1) -> None:
+        self.failures += [(path, error(code, sentence))] * times
+
+    def cut(self, path: str, times: int = 1) -> None:
+        """Close the connection instead of answering, after the request was carried out."""
+        self.failures += [(path, (0, b""))] * times
+
+    def change(self, jid: str, **fields: Any) -> None:
+        with self._lock:
+            self.jobs[jid].update(fields)
+
+    def write(self, jid: str, stream: str, data: bytes) -> None:
+        with self._lock:
+            self.jobs[jid][stream] += data
+
+    def happen(self, type_: str, jid: str = f"{UID}-i9btqxdR-command") -> int:
+        """One more event in the log."""
+        with self._lock:
+            position = len(self.events) + 1
+            event = {"type": type_, "at": 1.0}
+            self.events.append({"position": position, "stream": f"job/{jid}", "version": position, "event": event})
+            return position
+
+    def end(self, jid: str, *, code: int | None = 0, signal: int | None = None, state: str | None = None) -> None:
+        exit_ = {"code": code, "signal": signal, "source": "keeper"}
+        final = state or ("completed" if code == 0 else "error")
+        self.change(jid, state=final, over=True, exit=exit_, reason="exit" if signal is None else "signal")
+
+    def submitted(self) -> list[dict[str, Any]]:
+        return [r["run"] for p, r in self.requests if p == "run-simulation"]
+
+    # ---- the interface
+
+    def answer(self, path: str, body: dict[str, Any]) -> Any:
+        with self._lock:
+            self.requests.append((path, body))
+            return getattr(self, "_" + path.replace("-", "_"))(body)
+
+    def _run_simulation(self, body: dict[str, Any]) -> dict[str, Any]:
+        return self._submit(body["run"], body["reqId"])
+
+    def _run_many(self, body: dict[str, Any]) -> dict[str, Any]:
+        runs = []
+        for n, spec in enumerate(body["runs"]):
+            if "refuse-me" in spec["command"][-1]:
+                runs.append(json.loads(error("badRequest", "this one not")[1]))
+            else:
+                reply = self._submit(spec, f"{body['reqId']}.{n}")
+                runs.append({k: reply[k] for k in ("computeJid", "computeJobSerial", "state")})
+        return {"state": "ok", "runs": runs}
+
+    def _submit(self, spec: dict[str, Any], req_id: str) -> dict[str, Any]:
+        jid = f"{spec['uid']}-{spec['simulationId']}-{spec['computeModel']}"
+        if not any(j["reqId"] == req_id for j in self.jobs.values()):
+            self._serial += 1
+            self.jobs[jid] = {
+                "reqId": req_id, "spec": spec, "state": "pending", "serial": self._serial, "over": False, "exit": None, "reason": None,
+                "stdout": b"", "stderr": b"", "dropped": 0, "message": "waits for a CPU slot", "known": True,
+            }
+            self.on_submit(jid, spec)
+        return self._status(jid)
+
+    def _status(self, jid: str) -> dict[str, Any]:
+        job = self.jobs[jid]
+        return {
+            "state": job["state"], "computeJid": jid, "computeJobSerial": job["serial"], "computeJobHash": "x", "computeJobQueued": 1.5,
+            "computeJobStart": None, "computeJobEnd": None, "elapsedTime": None, "reason": job["reason"], "error": None,
+            "queueState": "cpu_slot", "jobStatusMessage": job["message"] if job["state"] == "pending" else None, "known": job["known"],
+            "exit": job["exit"], "over": job["over"], "attempt": 1, "runDir": f"/run/{jid}", "position": 1, "nextRequestSeconds": 1,
+        }
+
+    def _find(self, body: dict[str, Any]) -> str:
+        jid = str(body["computeJid"])
+        if jid not in self.jobs or not jid.startswith(body["uid"] + "-"):
+            raise Refused("notFound", f"there is no job {jid}")
+        return jid
+
+    def _run_status(self, body: dict[str, Any]) -> dict[str, Any]:
+        return self._status(self._find(body))
+
+    def _run_cancel(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        if self.jobs[jid]["state"] in ("pending", "running"):
+            self.jobs[jid].update(state="canceled", over=True, reason="cancel", exit={"signal": 15, "source": "keeper"})
+        return self._status(jid)
+
+    def _job_list(self, body: dict[str, Any]) -> dict[str, Any]:
+        rows = [
+            {"jid": jid, "uid": jid[:8], "status": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
+             "driver": "local", "busy": not j["over"], "queuedAt": 1.5, "startedAt": None, "endedAt": None, "reason": j["reason"],
+             "position": i}
+            for i, (jid, j) in enumerate(self.jobs.items(), 1)
+        ][::-1]
+        rows = [r for r in rows if body["uid"] in (None, r["uid"]) and body["status"] in (None, r["status"])]
+        rows = [r for r in rows if body["before"] is None or r["position"] < body["before"]]
+        page = rows[: body["limit"]]
+        return {"jobs": page, "next": page[-1]["position"] if len(page) == body["limit"] else None}
+
+    def _job_log(self, body: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
+        job = self.jobs[self._find(body)]
+        whole = job[body["stream"]]
+        start = max(0, len(whole) - body["tail"]) if body["tail"] else body["offset"]
+        data = whole[start : start + min(body["limit"], 7)]
+        end = job["over"] and start + len(data) >= len(whole)
+        return data, {
+            "X-Jobscribe-Offset": str(start), "X-Jobscribe-Next-Offset": str(start + len(data)),
+            "X-Jobscribe-Dropped": str(job["dropped"]), "X-Jobscribe-End": "true" if end and not job.get("never_ends") else "false",
+            "X-Run-Over": str(job["over"]),
+        }
+
+    def _job_story(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        return {"computeJid": jid, "events": self.events, "lines": [f"{e['position']} {e['event']['type']}" for e in self.events]}
+
+    def _job_why(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        return {
+            "computeJid": jid, "state": self.jobs[jid]["state"], "cause": "exit", "sentence": "it ended by itself with exit code 3",
+            "evidence": ["exit: exit code 3 (said by the keeper)"], "not": ["a time limit"], "lastLines": "one\ntwo \x1b[2J",
+            "logs": ["/evidence/stdout.log"], "try": ["jobscribe job logs --stderr " + jid],
+        }
+
+    def _trace(self, body: dict[str, Any]) -> dict[str, Any]:
+        found = [jid for jid in self.jobs if jid.startswith(body["id"])]
+        if len(found) != 1:
+            raise Refused("badRequest" if found else "notFound", f"{len(found)} jobs begin with {body['id']}")
+        return {"id": body["id"], "job": {"jid": found[0]}, "items": [{"at": 1.5, "source": "job/" + found[0], "text": "requested"}]}
+
+
+class Refused(Exception):
+    def __init__(self, code: str, sentence: str) -> None:
+        self.answer = error(code, sentence)
+
+
+class _Handler(tornado.web.RequestHandler):
+    def initialize(self, fake: FakeSupervisor) -> None:
+        self.fake = fake
+
+    def may(self) -> bool:
+        if self.request.headers.get("Authorization") == f"Bearer {self.fake.token}":
+            return True
+        self.say(*error("unauthenticated", "the secret is missing or wrong"))
+        return False
+
+    def say(self, status: int, body: bytes) -> None:
+        self.set_status(status)
+        self.finish(body)
+
+    def planned(self, path: str) -> tuple[int, bytes] | None:
+        for i, (at, answer) in enumerate(self.fake.failures):
+            if at == path:
+                del self.fake.failures[i]
+                return answer
+        return None
+
+
+class _Api(_Handler):
+    async def post(self, path: str) -> None:
+        if not self.may():
+            return
+        planned = self.planned(path)
+        if planned is not None and planned[0]:
+            self.say(*planned)
+            return
+        body = json.loads(self.request.body)
+        try:
+            answer = self.fake.answer(path, body)
+            deadline = time.monotonic() + body.get("waitSecs", 0)
+            while not _worth_saying(path, answer) and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+                with self.fake._lock:
+                    answer = getattr(self.fake, "_" + path.replace("-", "_"))(body)
+        except Refused as e:
+            self.say(*e.answer)
+            return
+        if planned is not None:
+            self.request.connection.stream.close()
+            return
+        if isinstance(answer, tuple):
+            for name, value in answer[1].items():
+                self.set_header(name, value)
+            self.finish(answer[0])
+        else:
+            self.finish(json.dumps(answer))
+
+
+def _worth_saying(path: str, answer: Any) -> bool:
+    if path == "run-status":
+        return bool(answer["over"])
+    return path != "job-log" or bool(answer[0]) or answer[1]["X-Run-Over"] == "True"
+
+
+class _Events(_Handler):
+    async def get(self) -> None:
+        if not self.may():
+            return
+        planned = self.planned("events")
+        if planned is not None:
+            self.say(*planned)
+            return
+        fake = self.fake
+        fake.streams_opened.append({"after": self.get_query_argument("after"), "last": self.request.headers.get("Last-Event-ID", "")})
+        after = int(self.request.headers.get("Last-Event-ID") or self.get_query_argument("after"))
+        after = len(fake.events) if after < 0 else after
+        self.set_header("Content-Type", "text/event-stream")
+        self.write(f"id: {after}\n\n: hello\n\n")
+        await self.flush()
+        while not self.request.connection.stream.closed():
+            for event in fake.events[after:]:
+                if fake.cut_after == 0:
+                    fake.cut_after = -1
+                    self.write(fake.cut_with)
+                    await self.flush()
+                    self.request.connection.stream.close()
+                    return
+                fake.cut_after -= fake.cut_after > 0
+                after = event["position"]
+                self.write(f"id: {after}\nevent: {event['event']['type']}\ndata: {json.dumps(event)}\n\n")
+                await self.flush()
+            await asyncio.sleep(0.005)

@@ -1,0 +1,31 @@
+"""Frames of released protocol versions, byte for byte: they are read forever, and written as long as the version stands.
+
+A test here that fails after a change of the messages means that agents of the version before are not understood any more.
+To change the wire: raise PROTOCOL_VERSION, keep this file, add one for the new version.
+"""
+
+import pathlib
+from typing import Any
+
+from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.protocol.messages import PROTOCOL_VERSION
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+def golden(version: int) -> dict[str, bytes]:
+    lines = (GOLDEN / f"version-{version}.txt").read_text(encoding="ascii").splitlines()
+    return {op: bytes.fromhex(rest) for op, rest in (line.split(" ", 1) for line in lines)}
+
+
+def test_this_version_writes_what_it_always_wrote(samples: dict[str, tuple[Any, Any]]) -> None:
+    written = {op: next(Encoder().frames([message])) for op, (_, message) in samples.items()}
+    expected = golden(PROTOCOL_VERSION)
+    text = "\n".join(f"{op} {frame.hex()}" for op, frame in written.items())
+    assert written == expected, f"the lines for a new version would be:\n{text}"
+
+
+def test_version_1_is_read(samples: dict[str, tuple[Any, Any]]) -> None:
+    for op, frame in golden(1).items():
+        direction, message = samples[op]
+        assert Decoder(direction).messages(frame) == [message]

@@ -1,0 +1,290 @@
+"""A stage for the pure core: it feeds inputs to `decide`, keeps every event in a log of its own, and distrusts each decision.
+
+After every decision it checks what must always hold: expected versions, fold of the log equal to the world, sound slots,
+and no two live executions of one job.
+"""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from jobscribe.db.agent import AgentRecord, evolve_agent
+from jobscribe.db.events import RunRequested, TaskPlaced, TaskStarted, agent_stream
+from jobscribe.db.job import Job, evolve
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.messages import Alive, Execution, RunStatusUpdate, Snapshot
+from jobscribe.protocol.requests import RunCancel, RunSimulation, RunSpec
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core import slots
+from jobscribe.supervisor.core.decide import Decision, decide
+from jobscribe.supervisor.core.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentSaid,
+    Cancel,
+    DriverFound,
+    DriverStarted,
+    Now,
+    Submit,
+    TimerFired,
+    jids,
+)
+from jobscribe.supervisor.core.world import Policy, World
+
+UID, OTHER_UID = "user0001", "user0002"
+WALL = 1_700_000_000.0
+
+
+def spec(n: int = 1, uid: str = UID, **fields: Any) -> RunSpec:
+    """A run of simulation number `n` of this user."""
+    return RunSpec(uid=uid, simulation_id=f"sim{n:05d}", command=fields.pop("command", ("true",)), **fields)
+
+
+def jid_of(n: int = 1, uid: str = UID) -> str:
+    return f"{uid}-sim{n:05d}-command"
+
+
+def key_of(uid: str = UID, kind: str = "sequential") -> AgentKey:
+    return AgentKey("local", kind, uid, "localhost")
+
+
+def alive(key: AgentKey, **fields: Any) -> Alive:
+    return Alive(agent_id="a" * 32, agent_key=key, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9, **fields)
+
+
+def running(token: Token, pid: int = 100, elapsed: float | None = 0.0) -> Execution:
+    return Execution(
+        token=token, state="running", op_id=op_id(token, "run"), pid=pid, start_ticks=pid * 7, started_at=WALL, elapsed_secs=elapsed,
+    )
+
+
+def starting(token: Token) -> Execution:
+    return Execution(token=token, state="starting", op_id=op_id(token, "run"))
+
+
+def ended(token: Token, code: int | None = 0, *, pid: int | None = 100, **exit_: Any) -> Execution:
+    info = ExitInfo(code=code, started_at=WALL if pid else None, ended_at=WALL + 1, **exit_)
+    return Execution(token=token, state="ended", op_id=op_id(token, "run"), pid=pid, start_ticks=pid and pid * 7, exit=info)
+
+
+class Stage:
+    """The world, its log, and the words to play with it."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.policy = Policy(**policy)
+        self.world = World(self.policy)
+        self.wall, self.mono = WALL, 1000.0
+        #: (stream, event), oldest first; a position is an index + 1
+        self.log: list[tuple[str, Any]] = []
+        self.receipts: dict[tuple[str, str], tuple[str, int]] = {}
+        self.effects: list[Any] = []
+        self.epochs: dict[AgentKey, int] = {}
+        self._snapshots = itertools.count(1)
+        self._handles = itertools.count(1)
+        self._moments = itertools.count(1)
+
+    # ---- the door
+
+    def now(self) -> Now:
+        return Now(wall=self.wall, mono=self.mono, boot_id="boot0", entropy=next(self._moments).to_bytes(16, "big"))
+
+    def tell(self, *inputs: Any) -> Decision:
+        """Decide these together, then check what must always hold. The effects are in `self.effects`."""
+        for input_ in inputs:
+            jids(input_)
+        decision = decide(self.world, inputs, self.now())
+        self.effects = list(decision.effects)
+        self._keep(decision)
+        self._check(decision)
+        return decision
+
+    def _keep(self, decision: Decision) -> None:
+        assert len({w.stream for w in decision.writes}) == len(decision.writes), "one write a stream"
+        for write in decision.writes:
+            assert write.events
+            assert write.expected_version == sum(s == write.stream for s, _ in self.log)
+            self.log += [(write.stream, e) for e in write.events]
+        for r in decision.receipts:
+            assert (r.uid, r.req_id) not in self.receipts, "a reqId leads to one place"
+            self.receipts[r.uid, r.req_id] = (r.jid, r.serial)
+
+    def _check(self, decision: Decision) -> None:
+        assert slots.broken(self.world.slots) == []
+        for jid, job in decision.touched.items():
+            assert self.world.jobs[jid] == job == self.folded(jid)
+            assert len(job.live_tasks()) <= 1, "two live executions of one job"
+        for w in decision.writes:
+            if w.stream.startswith("agent/"):
+                view = next(v for k, v in self.world.agents.items() if agent_stream(k) == w.stream)
+                assert view.record == self.record(view.record.key)
+        started = [e.token for _, e in self.log if isinstance(e, TaskStarted)]
+        assert len(started) == len(set(started)), "a token was started twice"
+        placed = [e.token for _, e in self.log if isinstance(e, TaskPlaced)]
+        assert len(placed) == len(set(placed)), "a token was placed twice"
+
+    # ---- the log's view
+
+    def folded(self, jid: str) -> Job:
+        job = Job(jid=jid)
+        for stream, event in self.log:
+            if stream == "job/" + jid:
+                job = evolve(job, event)
+        return job
+
+    def record(self, key: AgentKey) -> AgentRecord:
+        record = AgentRecord(key=key)
+        for stream, event in self.log:
+            if stream == agent_stream(key):
+                record = evolve_agent(record, event)
+        return record
+
+    def restored(self) -> World:
+        """The world as a restart would fold it from this log."""
+        requested: dict[str, int] = {}
+        for position, (stream, event) in enumerate(self.log, 1):
+            if isinstance(event, RunRequested):
+                requested[stream.removeprefix("job/")] = position
+        jobs = [(self.folded(jid), n) for jid, n in requested.items()]
+        world = World(self.policy)
+        world.restore([(j, n) for j, n in jobs if j.busy], [self.record(k) for k in self.world.agents])
+        return world
+
+    def restart(self) -> None:
+        """Forget everything that is not in the log, as kill -9 does. Connections are gone, too."""
+        self.world = self.restored()
+        for stream in {s for s, _ in self.log if s.startswith("job/")}:
+            self.world.jobs.setdefault(stream[4:], self.folded(stream[4:]))
+
+    # ---- words
+
+    def pass_time(self, secs: float) -> None:
+        self.wall += secs
+        self.mono += secs
+
+    def submission(self, run: RunSpec, *, req_id: str | None = None, serial: int = 0, force: bool = False) -> Submit:
+        handle = next(self._handles)
+        request = RunSimulation(req_id=req_id or f"submit-{handle:06d}", run=run, force_run=force, compute_job_serial=serial)
+        return Submit(handle, request, f"/users/{run.simulation_id}", self.receipts.get((run.uid, request.req_id)))
+
+    def submit(self, n: int = 1, *, uid: str = UID, req_id: str | None = None, serial: int = 0, force: bool = False, **fields: Any) -> Decision:
+        return self.tell(self.submission(spec(n, uid, **fields), req_id=req_id, serial=serial, force=force))
+
+    def cancel(self, n: int = 1, *, uid: str = UID, by: str | None = None, serial: int = 0, req_id: str | None = None) -> Decision:
+        handle = next(self._handles)
+        by = by or uid
+        request = RunCancel(req_id=req_id or f"cancel-{handle:06d}", uid=by, compute_jid=jid_of(n, uid), compute_job_serial=serial)
+        return self.tell(Cancel(handle, request, self.receipts.get((by, request.req_id))))
+
+    def job(self, n: int = 1, uid: str = UID) -> Job:
+        return self.world.jobs[jid_of(n, uid)]
+
+    def state(self, n: int = 1, uid: str = UID) -> tuple[str, str | None]:
+        run = self.job(n, uid).run
+        assert run is not None
+        return run.status, run.reason
+
+    def token(self, n: int = 1, uid: str = UID) -> Token:
+        """The token of this job's only live task."""
+        (task,) = self.job(n, uid).live_tasks()
+        return task.token
+
+    def started(self, key: AgentKey | None = None) -> None:
+        """The driver started it."""
+        key = key or key_of()
+        self.tell(DriverStarted(key, self.world.agent(key).record.attempt, {"pid": 9}))
+
+    def connect(self, key: AgentKey | None = None, *executions: Execution) -> None:
+        """The agent connects, and its first snapshot says these."""
+        key = key or key_of()
+        self.open(key)
+        self.snapshot(key, *executions)
+
+    def open(self, key: AgentKey) -> None:
+        self.epochs[key] = self.epochs.get(key, 0) + 1
+        self.tell(AgentConnected(key, self.epochs[key], alive(key)))
+
+    def snapshot(self, key: AgentKey, *executions: Execution) -> None:
+        self.says(Snapshot(number=next(self._snapshots), page=0, last=True, executions=executions), key)
+
+    def says(self, message: Any, key: AgentKey | None = None) -> None:
+        key = key or key_of()
+        self.tell(AgentSaid(key, self.epochs[key], message))
+
+    def reports(self, *executions: Execution, key: AgentKey | None = None) -> None:
+        for e in executions:
+            self.says(RunStatusUpdate(execution=e), key)
+
+    def disconnect(self, key: AgentKey | None = None) -> None:
+        key = key or key_of()
+        self.tell(AgentDisconnected(key, self.epochs[key]))
+
+    def found(self, state: str, key: AgentKey | None = None) -> None:
+        self.tell(DriverFound(key or key_of(), state, f"so says the driver: {state}"))
+
+    def fire(self, *timer: Any) -> None:
+        self.tell(TimerFired(timer))
+
+    def up(self, key: AgentKey | None = None) -> "Stage":
+        """An agent that is up and knows nothing; it was needed by a run that is over."""
+        key = key or key_of()
+        if self.world.agent(key).phase == "starting":
+            self.started(key)
+        self.connect(key)
+        return self
+
+    # ---- what was asked for
+
+    def asked(self, type_: type[Any]) -> list[Any]:
+        return [e for e in self.effects if isinstance(e, type_)]
+
+    def sent(self, name: str) -> list[Any]:
+        """Messages with this op that the last decision sends."""
+        return [e.message for e in self.asked(fx.SendOp) if e.message.__struct_config__.tag == name]
+
+    def timers(self) -> dict[tuple[Any, ...], float]:
+        return {e.timer: e.secs for e in self.asked(fx.SetTimer)}
+
+    def cleared(self) -> set[tuple[Any, ...]]:
+        return {e.timer for e in self.asked(fx.ClearTimer)}
+
+    def refusal(self) -> str:
+        (reply,) = self.asked(fx.ReplyRefusal)
+        return str(reply.refusal.code)
+
+    def counted(self) -> list[str]:
+        return [e.what for e in self.asked(fx.Count)]
+
+    def events(self, n: int = 1, uid: str = UID) -> list[str]:
+        """Types of the job's events."""
+        return [type(e).__name__ for s, e in self.log if s == "job/" + jid_of(n, uid)]
+
+    def agent_events(self, key: AgentKey | None = None) -> list[str]:
+        return [type(e).__name__ for s, e in self.log if s == agent_stream(key or key_of())]
+
+
+_KIT = SimpleNamespace(
+    Stage=Stage, spec=spec, jid_of=jid_of, key_of=key_of, alive=alive, running=running, starting=starting, ended=ended,
+    UID=UID, OTHER_UID=OTHER_UID, WALL=WALL, replace=msgspec.structs.replace,
+)
+
+
+@pytest.fixture(scope="session")
+def kit() -> SimpleNamespace:
+    """The builders."""
+    return _KIT
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """One CPU slot of each kind, one run a user, as the policy has it by default."""
+    return Stage()
+
+
+@pytest.fixture
+def wide() -> Stage:
+    """Room for many runs at once."""
+    return Stage(cpu_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
+                 op_run_slots={("local", "sequential"): 50, ("local", "parallel"): 50})

@@ -1,0 +1,419 @@
+"""What agents report against what the log says: every difference, in every order."""
+
+import pytest
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.messages import LogChunk, OpError, Snapshot
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.inputs import AgentConnected, AgentGap
+
+
+def placed(kit, **policy):
+    stage = kit.Stage(**policy)
+    stage.submit()
+    stage.up()
+    return stage, stage.token()
+
+
+def started(kit, **policy):
+    stage, token = placed(kit, **policy)
+    stage.reports(kit.running(token))
+    return stage, token
+
+
+# ---- one report
+
+
+def test_accepted_and_not_started_sets_the_deadline_anew(kit):
+    stage, token = placed(kit)
+    stage.reports(kit.starting(token))
+    assert ("op", token) in stage.cleared()
+    assert stage.timers() == {("op", token): stage.policy.op_reply_secs}
+    assert stage.state()[0] == "pending"
+
+
+def test_a_stopped_one_that_has_not_started_yet_is_told_again(kit):
+    """The supervisor was killed after the cancel was acknowledged; the agent is still getting ready to start it."""
+    stage, token = placed(kit)
+    stage.cancel()
+    stage.restart()
+    stage.connect(None, kit.starting(token))
+    assert [m.token for m in stage.sent("cancel")] == [token]
+
+
+def test_running(kit):
+    stage, token = started(kit)
+    assert stage.state() == ("running", None)
+    task = stage.job().run.live_tasks[0]
+    assert (task.pid, task.start_ticks, task.host, task.boot_id) == (100, 700, "node1", "boot1")
+    assert ("op", token) in stage.cleared()
+    stage.reports(kit.running(token), kit.running(token))
+    assert stage.events().count("TaskStarted") == 1
+
+
+def test_running_without_saying_when(kit):
+    stage, token = placed(kit)
+    stage.reports(kit.replace(kit.running(token), started_at=None, start_ticks=None))
+    task = stage.job().run.live_tasks[0]
+    assert (task.started_at, task.start_ticks) == (stage.wall, 0)
+
+
+def test_running_without_a_pid_starts_nothing_in_the_books(kit):
+    stage, token = placed(kit)
+    stage.reports(kit.replace(kit.running(token), pid=None))
+    assert stage.state()[0] == "pending"
+
+
+@pytest.mark.parametrize(("exit_", "status", "reason", "error"), [
+    (ExitInfo(code=0), "completed", "exit", None),
+    (ExitInfo(code=3), "error", "exit", "exit code 3"),
+    (ExitInfo(signal=9, core_dumped=True), "error", "signal", "ended by signal 9 (SIGKILL), core dumped"),
+    (ExitInfo(signal=250), "error", "signal", "ended by signal 250 (signal 250)"),
+    (ExitInfo(code=0, stop_reason="timeLimit"), "canceled", "timeLimit", None),
+    (ExitInfo(code=0, stop_reason="cancel"), "canceled", "cancel", None),
+    (ExitInfo(signal=15, stop_reason="shutdown"), "canceled", "cancel", None),
+    (ExitInfo(source="start", detail="no such command"), "error", "startFailed", "could not be started: no such command"),
+    (ExitInfo(source="start", code=0, detail="x"), "error", "startFailed", "could not be started: x"),
+    (ExitInfo(source="lost", detail="gone"), "error", "lost", "its end is not known: gone"),
+    (ExitInfo(source="lost", code=0, detail="gone"), "error", "lost", "its end is not known: gone"),
+    (ExitInfo(source="script", code=0), "completed", "exit", None),
+    (None, "error", "lost", "its end is not known: the agent reported its end and nothing else"),
+])
+def test_ended(kit, exit_, status, reason, error):
+    stage, token = started(kit)
+    stage.reports(kit.replace(kit.ended(token), exit=exit_))
+    assert stage.state() == (status, reason)
+    assert stage.job().run.error == error
+    assert stage.events()[-3:] == ["TaskEnded", "AttemptEnded", "RunEnded"]
+    assert stage.job().run.attempts[0].reason == reason
+    assert [m.tokens for m in stage.sent("run_ack")] == [(token,)]
+    assert stage.cleared() >= {("op", token), ("limit", token), ("stop", token)}
+    assert stage.world.slots.pools == {}
+    assert stage.world.agent(kit.key_of()).placed == set()
+
+
+def test_start_and_end_in_one_word(kit):
+    stage, token = placed(kit)
+    stage.reports(kit.ended(token))
+    assert stage.events()[-4:] == ["TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
+    assert stage.job().run.started_at == kit.WALL
+
+
+def test_start_and_end_in_one_word_without_times(kit):
+    stage, token = placed(kit)
+    stage.reports(kit.replace(kit.ended(token), exit=ExitInfo(code=0), start_ticks=None))
+    assert stage.job().run.started_at == stage.wall
+
+
+def test_never_started(kit):
+    stage, token = placed(kit)
+    stage.reports(kit.ended(token, None, pid=None, source="start", detail="x"))
+    assert stage.events()[-3:] == ["TaskEnded", "AttemptEnded", "RunEnded"]
+    assert stage.job().run.started_at is None
+
+
+def test_an_end_that_was_recorded_before_is_only_acknowledged(kit):
+    stage, token = started(kit)
+    stage.reports(kit.ended(token, 0))
+    before = len(stage.log)
+    stage.reports(kit.ended(token, 7))
+    assert len(stage.log) == before
+    assert stage.state() == ("completed", "exit")
+    assert [m.tokens for m in stage.sent("run_ack")] == [(token,)]
+
+
+def test_the_acknowledgement_belongs_to_the_transaction_that_records_the_end(kit):
+    """Effects of a decision are performed when its events are durable: both must be in one."""
+    stage, token = started(kit)
+    from jobscribe.protocol.messages import RunStatusUpdate
+    from jobscribe.supervisor.core.inputs import AgentSaid
+
+    decision = stage.tell(AgentSaid(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token))))
+    assert any(type(e).__name__ == "TaskEnded" for w in decision.writes for e in w.events)
+    assert any(isinstance(e, fx.SendOp) for e in decision.effects)
+
+
+def test_what_runs_although_it_ended_in_the_log_is_stopped(kit):
+    stage, token = started(kit)
+    stage.reports(kit.ended(token))
+    stage.reports(kit.running(token))
+    assert stage.counted() == ["staleSerial"]
+    (op,) = stage.sent("cancel")
+    assert (op.token, op.grace_secs) == (token, 0.0)
+    assert stage.state() == ("completed", "exit")
+
+
+@pytest.mark.parametrize("state", ["starting", "running"])
+def test_what_the_log_never_knew_is_stopped(kit, state):
+    stage, _ = started(kit)
+    ghost = Token(kit.jid_of(77), 5, 1, "main", 0)
+    stage.reports(getattr(kit, state)(ghost))
+    assert [m.token for m in stage.sent("cancel")] == [ghost]
+    stage.reports(kit.ended(ghost))
+    assert [m.tokens for m in stage.sent("run_ack")] == [(ghost,)]
+
+
+def test_an_agent_speaks_for_its_own_user_only(kit):
+    stage, _ = started(kit)
+    stage.submit(1, uid=kit.OTHER_UID)
+    stage.up(kit.key_of(kit.OTHER_UID))
+    stage.reports(kit.ended(stage.token(1)))
+    foreign = stage.token(1, kit.OTHER_UID)
+    before = len(stage.log)
+    stage.reports(kit.ended(foreign))
+    assert stage.counted() == ["foreignToken"]
+    assert [(e.key, e.epoch) for e in stage.asked(fx.EndConnection)] == [(kit.key_of(), 1)]
+    stage.snapshot(kit.key_of(), kit.ended(foreign), kit.ended(foreign))
+    assert stage.counted() == ["foreignToken"]
+    assert len(stage.log) == before
+    assert stage.state(1, kit.OTHER_UID)[0] == "pending"
+
+
+def test_an_agent_of_the_same_user_does_not_speak_for_the_other_kind(kit):
+    stage, token = started(kit)
+    other = kit.key_of(kind="parallel")
+    stage.submit(2, job_run_mode="parallel")
+    stage.up(other)
+    before = len(stage.log)
+    stage.reports(kit.ended(token), key=other)
+    assert stage.counted() == ["foreignToken"]
+    assert len(stage.log) == before
+
+
+def test_errors_of_ops_are_counted_and_readers_answers_left_to_the_shell(kit):
+    stage, _ = started(kit)
+    stage.says(OpError(op_id="o" * 32, code="malformed", error="what?"))
+    assert stage.counted() == ["opError"]
+    stage.says(LogChunk(op_id="o" * 32, offset=0, next_offset=0, data=b""))
+    stage.says(kit.alive(kit.key_of()))
+    assert stage.effects == []
+
+
+# ---- snapshots
+
+
+def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
+    """Two of each: neither order nor number matters."""
+    stage = wide
+    for n in (1, 2, 3, 4):
+        stage.submit(n)
+    stage.up()
+    tokens = {n: stage.token(n) for n in (1, 2, 3, 4)}
+    stage.reports(kit.running(tokens[3]), kit.running(tokens[4]))
+    stage.disconnect()
+    stage.connect()
+    assert {m.token for m in stage.sent("run")} == {tokens[1], tokens[2]}
+    assert {("op", tokens[1]), ("op", tokens[2])} <= stage.timers().keys()
+    for n in (3, 4):
+        assert stage.state(n) == ("error", "lost")
+        assert stage.job(n).run.exit.source == "lost"
+    for n in (1, 2):
+        assert stage.state(n) == ("pending", None)
+        assert stage.token(n) == tokens[n], "the same token: started at most once"
+
+
+def test_stopped_and_not_received_is_told_never_to_start(kit):
+    stage, token = placed(kit)
+    stage.cancel()
+    stage.disconnect()
+    stage.connect()
+    assert stage.sent("run") == []
+    (op,) = stage.sent("cancel")
+    assert (op.token, op.reason) == (token, "cancel")
+    stage.reports(kit.ended(token, None, pid=None, source="start", detail="it was not to be started"))
+    assert stage.state() == ("canceled", "cancel")
+    assert not stage.job().busy
+
+
+def test_superseded_and_not_received_is_told_never_to_start(kit):
+    stage, token = placed(kit)
+    stage.cancel()
+    stage.submit(force=True)
+    stage.disconnect()
+    stage.connect()
+    assert [m.token for m in stage.sent("cancel")] == [token]
+    assert stage.sent("run") == []
+    stage.reports(kit.ended(token, None, pid=None, source="start", detail="x"))
+    assert stage.sent("run")[0].token.serial > token.serial
+
+
+def test_a_start_of_a_superseded_run_is_recorded_once_and_folded(kit):
+    """Its op was under way when it was canceled and its successor submitted."""
+    stage, token = placed(kit)
+    stage.cancel()
+    stage.submit(force=True)
+    for _ in range(3):
+        stage.reports(kit.running(token))
+        assert [m.token for m in stage.sent("cancel")] == [token]
+    assert stage.events().count("TaskStarted") == 1
+    assert stage.job().task(token).pid == 100
+    stage.disconnect()
+    stage.connect()
+    assert stage.events().count("TaskEnded") == 1, "it had started and is gone: lost"
+    assert not stage.job().history[0].live_tasks
+
+
+def test_news_in_a_snapshot(wide, kit):
+    stage = wide
+    for n in (1, 2, 3):
+        stage.submit(n)
+    stage.up()
+    t1, t2, t3 = (stage.token(n) for n in (1, 2, 3))
+    stage.disconnect()
+    stage.submit(4)
+    stage.connect(None, kit.running(t1), kit.ended(t2, 4), kit.starting(t3))
+    assert stage.state(1) == ("running", None)
+    assert stage.state(2) == ("error", "exit")
+    assert stage.state(3) == ("pending", None)
+    assert [m.tokens for m in stage.sent("run_ack")] == [(t2,)]
+    assert [m.token for m in stage.sent("run")] == [stage.token(4)], "then it gets the work that waited"
+
+
+def test_a_stopped_one_that_still_runs_is_told_again(kit):
+    stage, token = started(kit)
+    stage.cancel()
+    stage.disconnect()
+    stage.connect(None, kit.running(token))
+    assert [m.token for m in stage.sent("cancel")] == [token]
+
+
+def pages(stage, *which, number=50, total=3, executions=()):
+    for page in which:
+        stage.says(Snapshot(number=number, page=page, last=page == total - 1, executions=executions if page == 0 else ()))
+
+
+def test_a_snapshot_in_pages_counts_when_it_is_complete(kit):
+    stage, token = started(kit)
+    stage.disconnect()
+    stage.open(kit.key_of())
+    pages(stage, 0, 1, executions=(kit.ended(token),))
+    assert stage.state() == ("running", None)
+    assert not stage.world.agent(kit.key_of()).synced
+    pages(stage, 2)
+    assert stage.state() == ("completed", "exit")
+    assert stage.world.agent(kit.key_of()).synced
+    assert stage.world.agent(kit.key_of()).snapshot == {}
+
+
+@pytest.mark.parametrize("order", [(1, 2), (0, 2), (2,), (0, 1, 1, 2)])
+def test_pages_out_of_order_conclude_nothing_and_ask_for_a_new_snapshot(kit, order):
+    stage, token = started(kit)
+    stage.disconnect()
+    stage.open(kit.key_of())
+    asked = 0
+    for page in order:
+        pages(stage, page)
+        asked += len(stage.sent("run_status"))
+    assert asked >= 1
+    assert stage.state() == ("running", None)
+    assert not stage.world.agent(kit.key_of()).synced
+    stage.says(Snapshot(number=51, page=0, last=True, executions=(kit.ended(token),)))
+    assert stage.state() == ("completed", "exit")
+
+
+def test_pages_of_two_snapshots_are_not_mixed(kit):
+    stage, token = started(kit)
+    stage.disconnect()
+    stage.open(kit.key_of())
+    pages(stage, 0, 1, number=50, executions=(kit.running(token),))
+    pages(stage, 2, number=51)
+    assert len(stage.sent("run_status")) == 1
+    assert not stage.world.agent(kit.key_of()).synced
+    pages(stage, 0, 1, 2, number=52, executions=(kit.running(token),))
+    assert stage.world.agent(kit.key_of()).synced
+
+
+def test_a_new_snapshot_begins_before_the_old_one_is_complete(kit):
+    stage, token = started(kit)
+    stage.disconnect()
+    stage.open(kit.key_of())
+    pages(stage, 0, number=50, executions=(kit.ended(token, 9),))
+    pages(stage, 0, 1, 2, number=51, executions=(kit.running(token),))
+    assert stage.state() == ("running", None)
+    assert stage.world.agent(kit.key_of()).synced
+
+
+def test_a_new_connection_forgets_half_a_snapshot(kit):
+    stage, token = started(kit)
+    stage.open(kit.key_of())
+    pages(stage, 0, 1, number=50, executions=(kit.running(token),))
+    stage.open(kit.key_of())
+    pages(stage, 2, number=50)
+    assert stage.sent("run_status")
+    assert stage.state() == ("running", None)
+
+
+def test_a_snapshot_that_is_said_again_is_not_news(kit):
+    """It was said before this one started: by then it is not true any more."""
+    stage, token = placed(kit)
+    old = Snapshot(number=50, page=0, last=True, executions=())
+    stage.says(old)
+    stage.reports(kit.running(token))
+    stage.says(old)
+    assert stage.state() == ("running", None)
+    stage.says(kit.replace(old, number=51))
+    assert stage.state() == ("error", "lost")
+
+
+def test_snapshot_numbers_begin_anew_with_a_connection(kit):
+    stage, token = started(kit)
+    stage.says(Snapshot(number=50, page=0, last=True, executions=(kit.running(token),)))
+    stage.open(kit.key_of())
+    stage.says(Snapshot(number=1, page=0, last=True, executions=(kit.ended(token),)))
+    assert stage.state() == ("completed", "exit")
+
+
+# ---- gaps and deadlines
+
+
+def test_a_gap_asks_for_everything(kit):
+    stage, _ = started(kit)
+    stage.tell(AgentGap(kit.key_of(), 1))
+    assert len(stage.sent("run_status")) == 1
+    stage.tell(AgentGap(kit.key_of(), 0))
+    assert stage.effects == []
+    stage.disconnect()
+    stage.tell(AgentGap(kit.key_of(), 1))
+    assert stage.effects == []
+
+
+def test_no_word_on_an_op_asks_for_a_snapshot_and_goes_on_waiting(kit):
+    stage, token = placed(kit)
+    stage.fire("op", token)
+    assert len(stage.sent("run_status")) == 1
+    assert ("op", token) in stage.timers()
+    stage.snapshot(kit.key_of())
+    assert [m.token for m in stage.sent("run")] == [token]
+    stage.disconnect()
+    stage.fire("op", token)
+    assert stage.sent("run_status") == []
+    assert ("op", token) in stage.timers()
+
+
+def test_a_deadline_of_what_has_started_or_ended_does_nothing(kit):
+    stage, token = started(kit)
+    stage.fire("op", token)
+    assert stage.effects == []
+    stage.reports(kit.ended(token))
+    stage.fire("op", token)
+    stage.fire("op", Token(kit.jid_of(77), 5, 1, "main", 0))
+    assert stage.effects == []
+
+
+def test_placed_before_the_restart_and_never_received(kit):
+    """The supervisor died between the durable placement and the op."""
+    stage, token = placed(kit)
+    stage.restart()
+    stage.tell(AgentConnected(kit.key_of(), 5, kit.alive(kit.key_of())))
+    stage.epochs[kit.key_of()] = 5
+    stage.snapshot(kit.key_of())
+    assert [m.token for m in stage.sent("run")] == [token]
+
+
+def test_a_task_that_left_the_books_of_its_job_is_not_called_anything(kit):
+    """placed is a notice: the log decides what is live."""
+    stage, token = started(kit)
+    stage.world.agent(kit.key_of()).placed.add(Token(kit.jid_of(77), 5, 1, "main", 0))
+    before = len(stage.log)
+    stage.snapshot(kit.key_of(), kit.running(token))
+    assert len(stage.log) == before

@@ -1,0 +1,325 @@
+"""Cancels, limits and what they owe, in every state a run can be in."""
+
+import pytest
+from jobscribe.db.events import StopRequested
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.stopping import REMIND_SECS
+
+
+def in_state(kit, state: str):
+    stage = kit.Stage()
+    if state in ("slot", "after"):
+        stage.submit(9)
+    stage.submit(1, grace_secs=4.0)
+    if state == "no agent":
+        return stage
+    stage.up()
+    if state == "slot":
+        assert not stage.job().run.attempts
+        return stage
+    if state == "placed":
+        return stage
+    stage.reports(kit.running(stage.token()))
+    return stage
+
+
+@pytest.mark.parametrize("state", ["no agent", "slot", "placed", "running"])
+def test_an_accepted_cancel_is_final_at_once(kit, state):
+    stage = in_state(kit, state)
+    decision = stage.cancel()
+    assert stage.state() == ("canceled", "cancel")
+    assert stage.events()[-2:] == ["StopRequested", "RunEnded"]
+    assert len(decision.receipts) == 1
+    (reply,) = stage.asked(fx.ReplyStatus)
+    assert (reply.jid, reply.serial) == (kit.jid_of(), stage.job().run.serial)
+    assert ("queue", kit.jid_of(), reply.serial) in stage.cleared()
+    stop = next(e for _, e in stage.log if isinstance(e, StopRequested))
+    assert (stop.reason, stop.by, stop.grace_secs, stop.req_id) == ("cancel", kit.UID, 4.0, decision.receipts[0].req_id)
+
+
+@pytest.mark.parametrize("state", ["no agent", "slot"])
+def test_a_queued_run_is_canceled_without_an_agent(kit, state):
+    stage = in_state(kit, state)
+    stage.cancel()
+    assert stage.asked(fx.SendOp) == []
+    assert not stage.job().busy
+    assert (kit.jid_of(), stage.job().run.serial) not in stage.world.agent(kit.key_of()).queued
+    assert (kit.jid_of(), stage.job().run.serial) not in stage.world.slots.claims
+
+
+def test_a_canceled_run_is_not_placed_when_the_agent_comes(kit):
+    stage = in_state(kit, "no agent")
+    stage.cancel()
+    stage.up()
+    assert stage.sent("run") == []
+    assert stage.events().count("TaskPlaced") == 0
+
+
+@pytest.mark.parametrize("state", ["placed", "running"])
+def test_what_may_live_is_told_to_stop_and_asked_again_until_it_is_over(kit, state):
+    stage = in_state(kit, state)
+    token = stage.token()
+    stage.cancel()
+    (op,) = stage.sent("cancel")
+    assert (op.token, op.reason, op.grace_secs) == (token, "cancel", 4.0)
+    assert stage.timers() == {("stop", token): REMIND_SECS + 4.0}
+    assert stage.job().busy, "ending it is still owed"
+    for _ in range(3):
+        stage.fire("stop", token)
+        assert stage.sent("cancel") == [op]
+        assert ("stop", token) in stage.timers()
+    stage.reports(kit.ended(token, None, signal=15, stop_reason="cancel"))
+    assert ("stop", token) in stage.cleared()
+    stage.fire("stop", token)
+    assert stage.effects == []
+    assert stage.state() == ("canceled", "cancel")
+    assert not stage.job().busy
+
+
+def test_slots_are_free_only_when_nothing_is_left(kit):
+    stage = in_state(kit, "running")
+    stage.submit(2)
+    token = stage.token(1)
+    stage.cancel(1)
+    assert not stage.job(2).run.attempts
+    stage.reports(kit.ended(token))
+    assert stage.job(2).run.attempts
+
+
+def test_cancel_races_start(kit):
+    """The op was on its way: the agent says it started, then that it was ended; the status never goes back."""
+    stage = in_state(kit, "placed")
+    token = stage.token()
+    stage.cancel()
+    stage.reports(kit.running(token))
+    assert stage.state() == ("canceled", "cancel")
+    assert [m.token for m in stage.sent("cancel")] == [token]
+    stage.reports(kit.ended(token, None, signal=9, stop_reason="cancel"))
+    assert stage.state() == ("canceled", "cancel")
+    assert stage.events()[-3:] == ["TaskStarted", "TaskEnded", "AttemptEnded"]
+
+
+def test_end_races_cancel(kit):
+    """It had completed when the cancel was accepted: canceled it stays, but how it ended is on record."""
+    stage = in_state(kit, "running")
+    token = stage.token()
+    stage.cancel()
+    stage.reports(kit.ended(token, 0))
+    assert stage.state() == ("canceled", "cancel")
+    assert stage.job().run.exit.code == 0
+    assert stage.events()[-2:] == ["TaskEnded", "AttemptEnded"]
+    assert [m.tokens for m in stage.sent("run_ack")] == [(token,)]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_cancel_of_an_ended_run_changes_no_run(kit, code):
+    stage = in_state(kit, "running")
+    stage.reports(kit.ended(stage.token(), code))
+    before = len(stage.log)
+    stage.cancel()
+    (reply,) = stage.asked(fx.ReplyStatus)
+    assert reply.serial == stage.job().run.serial
+    assert (len(stage.log), stage.asked(fx.SendOp)) == (before, [])
+
+
+def test_cancel_of_another_serial_changes_no_run(kit):
+    stage = in_state(kit, "running")
+    before = len(stage.log)
+    stage.cancel(serial=stage.job().run.serial - 1)
+    (reply,) = stage.asked(fx.ReplyStatus)
+    assert reply.serial == stage.job().run.serial - 1
+    assert (len(stage.log), stage.state()[0]) == (before, "running")
+
+
+def test_cancel_of_this_serial(kit):
+    stage = in_state(kit, "running")
+    stage.cancel(serial=stage.job().run.serial)
+    assert stage.state() == ("canceled", "cancel")
+
+
+def test_not_yours_and_not_there_answer_alike(kit):
+    stage = in_state(kit, "running")
+    before = len(stage.log)
+    stage.cancel(1, by=kit.OTHER_UID)
+    (foreign,) = stage.asked(fx.ReplyRefusal)
+    stage.cancel(7)
+    (absent,) = stage.asked(fx.ReplyRefusal)
+    assert foreign.refusal.code == absent.refusal.code == "notFound"
+    assert foreign.refusal.sentence.replace(kit.jid_of(1), "X") == absent.refusal.sentence.replace(kit.jid_of(7), "X")
+    assert len(stage.log) == before
+
+
+def test_a_repeated_cancel_is_answered_for_the_run_it_meant(kit):
+    stage = in_state(kit, "running")
+    stage.cancel(req_id="cancel-it")
+    serial = stage.job().run.serial
+    stage.reports(kit.ended(stage.token()))
+    stage.submit(force=True)
+    before = len(stage.log)
+    decision = stage.cancel(req_id="cancel-it")
+    (reply,) = stage.asked(fx.ReplyStatus)
+    assert reply.serial == serial != stage.job().run.serial
+    assert (len(stage.log), decision.receipts) == (before, ())
+    assert stage.job().run.active
+
+
+def test_a_repeated_cancel_that_had_nothing_to_do_does_not_hit_the_next_run(kit):
+    """The reply was lost; the user starts anew; the client sends its cancel of "whichever is live" again."""
+    stage = in_state(kit, "running")
+    stage.reports(kit.ended(stage.token()))
+    stage.cancel(req_id="cancel-it")
+    stage.submit(force=True)
+    stage.cancel(req_id="cancel-it")
+    assert stage.job().run.active
+
+
+def test_a_cancel_with_the_req_id_of_another_job_is_refused(kit):
+    """As for a submission: answering it with the other job's serial would be a cancel that quietly did nothing."""
+    stage = in_state(kit, "running")
+    stage.submit(2, req_id="request-two")
+    stage.cancel(1, req_id="request-two")
+    assert stage.refusal() == "conflict"
+    assert stage.job(1).run.active
+
+
+def test_two_cancels_in_one_decision_stop_once(kit):
+    from jobscribe.protocol.requests import RunCancel
+    from jobscribe.supervisor.core.inputs import Cancel
+
+    stage = in_state(kit, "running")
+    stage.tell(*(Cancel(n, RunCancel(req_id=f"cancel-{n:04d}", uid=kit.UID, compute_jid=kit.jid_of())) for n in (91, 92)))
+    assert stage.events().count("StopRequested") == 1
+    assert len(stage.sent("cancel")) == 1
+    assert [e.handle for e in stage.asked(fx.ReplyStatus)] == [91, 92]
+
+
+# ---- limits
+
+
+def test_the_queue_limit_of_the_run_or_of_the_house(kit):
+    stage = kit.Stage(queue_limit_secs=50.0)
+    stage.submit(1)
+    stage.submit(2, queue_limit_secs=7.0)
+    assert stage.timers()["queue", kit.jid_of(2), stage.job(2).run.serial] == 7.0
+    stage.pass_time(20)
+    stage.restart()
+    from jobscribe.supervisor.core.inputs import Restarted
+
+    stage.tell(Restarted())
+    timers = stage.timers()
+    assert timers["queue", kit.jid_of(1), stage.job(1).run.serial] == pytest.approx(30.0)
+    assert timers["queue", kit.jid_of(2), stage.job(2).run.serial] == 0.0
+
+
+def test_a_clock_that_was_set_back_makes_the_queue_limit_no_longer_than_it_is(kit):
+    from jobscribe.supervisor.core.inputs import Restarted
+
+    stage = kit.Stage()
+    stage.submit(1, queue_limit_secs=7.0)
+    stage.wall -= 3600
+    stage.restart()
+    stage.tell(Restarted())
+    assert stage.timers()["queue", kit.jid_of(1), stage.job(1).run.serial] == 7.0
+
+
+def test_without_a_queue_limit_there_is_no_timer(stage):
+    stage.submit()
+    assert not [t for t in stage.timers() if t[0] == "queue"]
+
+
+def test_waited_too_long(stage, kit):
+    stage.submit(queue_limit_secs=7.0)
+    stage.fire("queue", kit.jid_of(), stage.job().run.serial)
+    assert stage.state() == ("canceled", "queueLimit")
+    stop = next(e for _, e in stage.log if isinstance(e, StopRequested))
+    assert (stop.by, stop.reason) == ("supervisor", "queueLimit")
+    assert not stage.job().busy
+
+
+def test_a_queue_limit_that_comes_too_late_does_nothing(stage, kit):
+    stage.submit(queue_limit_secs=7.0)
+    serial = stage.job().run.serial
+    stage.up()
+    stage.fire("queue", kit.jid_of(), serial)
+    assert stage.state()[0] == "pending"
+    stage.fire("queue", kit.jid_of(), serial - 1)
+    stage.fire("queue", kit.jid_of(5), serial)
+    stage.cancel()
+    before = len(stage.log)
+    stage.fire("queue", kit.jid_of(), serial)
+    assert len(stage.log) == before
+
+
+@pytest.mark.parametrize(("own", "house", "elapsed", "armed"), [
+    (100.0, None, 0.0, 109.0), (100.0, 50.0, 30.0, 79.0), (None, 50.0, 0.0, 59.0), (None, None, 0.0, None), (10.0, None, 500.0, 0.0),
+    (100.0, None, None, 109.0),
+])
+def test_second_line_of_the_time_limit(kit, own, house, elapsed, armed):
+    """limit + 5 s slack + 4 s grace - what has run."""
+    stage = kit.Stage(time_limit_secs=house)
+    stage.submit(time_limit_secs=own, grace_secs=4.0)
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token, elapsed=elapsed))
+    assert stage.timers().get(("limit", token)) == armed
+
+
+def test_the_supervisor_steps_in_after_the_time_limit(stage, kit):
+    stage.submit(time_limit_secs=10.0)
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    stage.fire("limit", token)
+    assert stage.state() == ("canceled", "timeLimit")
+    (op,) = stage.sent("cancel")
+    assert op.reason == "timeLimit"
+    stage.reports(kit.ended(token, None, signal=15, stop_reason="timeLimit"))
+    assert stage.state() == ("canceled", "timeLimit")
+    assert ("limit", token) in stage.cleared()
+
+
+def test_a_time_limit_that_comes_too_late_does_nothing(stage, kit):
+    stage.submit(time_limit_secs=10.0)
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.ended(token))
+    before = len(stage.log)
+    stage.fire("limit", token)
+    stage.submit(force=True)
+    stage.fire("limit", token)
+    assert stage.state()[0] == "pending"
+    assert stage.events().count("StopRequested") == 0
+    assert len(stage.log) > before
+
+
+def test_a_limit_timer_of_a_queued_run_does_nothing(stage, kit):
+    """No task of that token: nothing to stop."""
+    stage.submit()
+    from jobscribe.protocol.ids import Token
+
+    stage.fire("limit", Token(kit.jid_of(), stage.job().run.serial, 1, "main", 0))
+    assert stage.state()[0] == "pending"
+
+
+def test_reminders_of_what_nobody_knows_do_nothing(stage, kit):
+    from jobscribe.protocol.ids import Token
+
+    stage.fire("stop", Token(kit.jid_of(5), 1, 1, "main", 0))
+    assert stage.effects == []
+
+
+def test_a_run_of_before_that_still_lives_is_reminded_too(stage, kit):
+    stage.submit(grace_secs=4.0)
+    stage.up()
+    old = stage.token()
+    stage.cancel()
+    stage.submit(force=True)
+    stage.fire("stop", old)
+    (op,) = stage.sent("cancel")
+    assert op.token == old
+    assert ("stop", old) in stage.timers()
+
+
+def test_a_timer_nobody_knows_is_a_mistake(stage):
+    with pytest.raises(ValueError, match="nobody knows"):
+        stage.fire("tea", 1)

@@ -1,0 +1,1 @@
+"""The front end: Flask blueprint, pages, static files."""
