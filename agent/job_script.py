@@ -17,7 +17,10 @@ from ..protocol.messages import TaskSpec
 _NAME = _compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _UMASK = _compile(r"[0-7]{1,4}\Z")
 #: Names that some shells refuse to set, or that change how a shell works; `env` hands them to the command.
-_OF_SHELLS = frozenset("BASHOPTS BASH_VERSINFO EUID IFS LINENO OLDPWD OPTIND POSIXLY_CORRECT PPID PWD RANDOM SECONDS SHELLOPTS UID".split())
+_OF_SHELLS = frozenset((
+    "BASHOPTS", "BASH_VERSINFO", "EUID", "IFS", "LINENO", "OLDPWD", "OPTIND", "POSIXLY_CORRECT", "PPID", "PWD", "RANDOM", "SECONDS",
+    "SHELLOPTS", "UID",
+))
 #: A block of `ulimit -c`, as POSIX has it.
 _BLOCK = 512
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -83,12 +86,12 @@ def _check(spec: TaskSpec, umask: str) -> None:
     if not spec.command or not (*spec.wrap, *spec.command)[0]:
         raise Refusal("badRequest", "the command is empty")
     if not spec.run_dir.startswith("/"):
-        raise Refusal("badRequest", f"the run directory must be an absolute path, not {ascii(spec.run_dir)}")
+        raise Refusal("badRequest", f"the run directory must be an absolute path, not {spec.run_dir!a}")
     bad = next((n for n in spec.env if not n or "=" in n), None)
     if bad is not None:
-        raise Refusal("badRequest", f"{ascii(bad)} cannot be the name of an environment variable")
+        raise Refusal("badRequest", f"{bad!a} cannot be the name of an environment variable")
     if not _UMASK.match(umask):
-        raise Refusal("badRequest", f"{ascii(umask)} is no umask")
+        raise Refusal("badRequest", f"{umask!a} is no umask")
 
 
 def _quoted(text: str) -> str:

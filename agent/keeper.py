@@ -42,6 +42,8 @@ BAD_CONFIG, ANOTHER_KEEPER = 2, 3
 TITLE = "jobscribe keeper"
 #: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
 _TERM_GRACE = 3.0
+#: An order that failed for want of descriptors or memory is taken again after this long (seconds).
+_AGAIN_SECS = 0.2
 #: A process that is just being spawned may hold the lock of a killed keeper for a moment.
 _LOCK_PATIENCE = 0.3
 #: What of its own environment the agent gets; anything else might hold what is not the agent's business.
@@ -56,7 +58,7 @@ def main() -> int:
         if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
             raise ValueError("its configuration on stdin is no JSON object with an object named agent")
     except ValueError as error:
-        print(f"jobscribe keeper: {error}", file=sys.stderr)
+        sys.stderr.write(f"jobscribe keeper: {error}\n")
         return BAD_CONFIG
     config |= {"root": root, "folder": folder}
     processes.set_title(TITLE, root)
@@ -128,6 +130,10 @@ class _Keeper:
                     raise ValueError(f"unknown order {other!r}")
         except (ValueError, TypeError, KeyError) as error:
             say(f"the agent gave an order that is none: {type(error).__name__}: {error}")
+        except OSError as error:
+            # short of something; the agent waits for an answer, so the order is not dropped
+            say(f"an order has to wait: {error}")
+            self._loop.at(("order", order.get("do"), str(order.get("name"))), time.monotonic() + _AGAIN_SECS, lambda: self._obey(order))
 
     def _quit(self, *, stop_jobs: bool, grace: float) -> None:
         """End: the jobs first, if they are to end as well, then the agent, then the keeper itself."""

@@ -105,8 +105,8 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     command = f"printf '%s\\n' {mark}; umask; exec env -0"
     try:
         shell = subprocess.Popen(
-            [shell_path(), "-l", "-c", command], env=clean, cwd=account.home if os.path.isdir(account.home) else "/", stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, restore_signals=True,
+            [shell_path(), "-l", "-c", command], env=clean, cwd=account.home if os.path.isdir(account.home) else "/",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, restore_signals=True,
         )
     except OSError as error:
         return _default(clean, f"no login shell can be started: {error.strerror}")
@@ -187,7 +187,8 @@ def _cached(path: Path, key: str) -> Snapshot | None:
         with path.open("rb") as f:
             status = os.fstat(f.fileno())
             said = json.loads(f.read())
-        if status.st_uid != os.getuid() or status.st_mode & 0o077 or said["key"] != key or not 0 <= time.time() - said["at"] <= _MAX_AGE_SECS:
+        fresh = said["key"] == key and 0 <= time.time() - said["at"] <= _MAX_AGE_SECS
+        if not fresh or status.st_uid != os.getuid() or status.st_mode & 0o077:
             return None
         return Snapshot(dict(said["env"]), said["umask"], said["sentence"])
     except (OSError, ValueError, KeyError, TypeError):

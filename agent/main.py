@@ -37,7 +37,11 @@ LOG_FILE_BYTES, LOG_FILES = 8 * 1024 * 1024, 2
 def run_agent(keeper_fd: int, root: str) -> None:
     """Serve until the keeper goes away or the supervisor says so."""
     processes.set_title("jobscribe agent", root)
-    asyncio.run(_Agent(keeper_fd).serve())
+    asyncio.run(_serve(keeper_fd))
+
+
+async def _serve(keeper_fd: int) -> None:
+    await _Agent(keeper_fd).serve()
 
 
 class _Agent:
@@ -47,7 +51,7 @@ class _Agent:
         self._over = asyncio.Event()
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._launches: set[asyncio.Task[None]] = set()
-        self._hello: asyncio.Future[dict[str, Any]] = asyncio.Future()
+        self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._link: Link
         self._log: Log
         self._key: AgentKey
@@ -155,7 +159,10 @@ class _Agent:
     def _launch(self, token: Token, spec: TaskSpec) -> None:
         """Give it to the keeper; the login profile's environment is found out before the first one."""
         if self._login.known is not None:
-            self._start(token, spec)
+            try:
+                self._start(token, spec)
+            except Refusal as e:
+                self._do(self._session.launch_failed(token, e.sentence, time.monotonic()))
             return
         task = asyncio.get_running_loop().create_task(self._launch_later(token, spec))
         self._launches.add(task)
@@ -164,13 +171,14 @@ class _Agent:
     async def _launch_later(self, token: Token, spec: TaskSpec) -> None:
         try:
             await self._login.find_out()
+            if self._login.sentence:
+                self._log("login profile: {}", self._login.sentence)
             self._start(token, spec)
-        except (OSError, Refusal) as e:
-            self._log.exception("{} cannot be handed to the keeper", str(token), error=e)
-            self._do(self._session.launch_failed(token, f"{type(e).__name__}: {e}", time.monotonic()))
+        except Refusal as e:
+            self._do(self._session.launch_failed(token, e.sentence, time.monotonic()))
 
     def _start(self, token: Token, spec: TaskSpec) -> None:
-        text = script(token, spec, self._login.known or {}, self._evidence.folder / token.name)
+        text = script(token, spec, self._login.known or {}, self._evidence.folder / token.name, umask=self._login.umask)
         self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, jid=token.jid)
         self._keeper.send({
             "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,

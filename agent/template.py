@@ -28,7 +28,7 @@ _AGENT = ".main"
 def main() -> int:
     root = _root(sys.argv[1:])
     if root is None:
-        print("usage: python -m jobscribe.agent.template --root ROOT PADDING, a socket as stdin", file=sys.stderr)
+        sys.stderr.write("usage: python -m jobscribe.agent.template --root ROOT PADDING, a socket as stdin\n")
         return 2
     processes.set_title("jobscribe template", root)
     processes.set_dumpable(False)
@@ -76,7 +76,7 @@ def _warm() -> None:
     try:
         importlib.import_module(_AGENT, __package__)
     except ImportError as error:
-        print(f"jobscribe template: agents will start slowly or not at all: {error}", file=sys.stderr)
+        sys.stderr.write(f"jobscribe template: agents will start slowly or not at all: {error}\n")
     gc.collect()
     gc.freeze()  # what is shared now stays shared: the collector would write to it
 

@@ -6,18 +6,22 @@ from typing import NoReturn
 
 import click
 
-_AS_IS = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+class _AsIs(click.Command):
+    """A command whose arguments are nobody's business here, not even `--help` or `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["args"] = tuple(args)
+        return []
 
 
-@click.command(context_settings=_AS_IS, add_help_option=False)
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.command(cls=_AsIs)
 def agent(args: tuple[str, ...]) -> None:
     """Become `python -m jobscribe.agent`."""
     _become("jobscribe.agent", args)
 
 
-@click.command(context_settings=_AS_IS, add_help_option=False)
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.command(cls=_AsIs)
 def keeper(args: tuple[str, ...]) -> None:
     """Become `python -m jobscribe.agent.keeper`."""
     _become("jobscribe.agent.keeper", args)

@@ -43,6 +43,8 @@ def call(args: list[str]) -> int:
         return _reader_went_away()
     except Exception as e:
         return _failed(e, session_of(ctx))
+    finally:
+        session_of(ctx).close()
 
 
 def _failed(error: Exception, session: Session) -> int:

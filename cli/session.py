@@ -26,7 +26,7 @@ class Session:
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.screen = Screen(json=bool(options.get("json")))
-        self._clients: dict[str, Client] = {}
+        self._clients: "dict[str, Client]" = {}
         self._secret: str | None = None
 
     @property
@@ -59,6 +59,11 @@ class Session:
         if uid not in self._clients:
             self._clients[uid] = own.copy(uid=uid)
         return self._clients[uid]
+
+    def close(self) -> None:
+        """Give connections back."""
+        for client in self._clients.values():
+            client.close()
 
     def secrets(self) -> list[str]:
         """What must not be written anywhere."""

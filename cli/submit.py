@@ -71,12 +71,11 @@ def _many(s: Session, source: IO[bytes], fields: dict[str, Any], quiet: bool) ->
                 if s.screen.json:
                     items.append(item)
             s.screen.progress(f"{counts[True]} submitted", time.monotonic() - begun)
-    except (Refusal, ClientError) as e:
-        if counts[True]:
-            s.screen.say(f"{counts[True]} runs were submitted before this:")
+    except (Refusal, ClientError):
+        s.screen.say(f"{counts[True]} runs were submitted before this" if counts[True] else "nothing was submitted")
         if s.screen.json:
             s.screen.value("jobscribe.job.submit-many/1", {"items": items})
-        raise e
+        raise
     if s.screen.json:
         s.screen.value("jobscribe.job.submit-many/1", {"items": items})
     elif not quiet:
@@ -116,10 +115,13 @@ def _slices(specs: "Iterator[tuple[int, RunSpec]]") -> "Iterator[list[tuple[int,
     size = 0
     for number, spec in specs:
         length = sum(map(len, spec.command))
-        if slice_ and (len(slice_) >= SLICE or size + length > SLICE_BYTES):
+        if slice_ and size + length > SLICE_BYTES:
             yield slice_
             slice_, size = [], 0
         slice_.append((number, spec))
         size += length
+        if len(slice_) == SLICE:
+            yield slice_
+            slice_, size = [], 0
     if slice_:
         yield slice_

@@ -47,6 +47,8 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
     Raises ClientError("badRequest") when a value does not have its shape.
     """
     fields = {k: v for k, v in options.items() if v is not None}
+    if any("\0" in word for word in command):
+        raise bad_request("a word of a command cannot hold a NUL")
     try:
         spec = RunSpec(uid=uid, simulation_id=sid, command=tuple(command), **fields)
         return msgspec.convert(msgspec.to_builtins(spec), RunSpec)

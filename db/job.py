@@ -148,7 +148,7 @@ def evolve(job: Job, event: JobEvent) -> Job:
             task = Task(token=event.token, agent_key=event.agent_key, op_id=event.op_id, placed_at=event.at)
             return _with_run(job, event.token.serial, lambda run: _placed(run, task))
         case TaskStarted():
-            return _with_run(job, event.token.serial, lambda run: _started(run, event))
+            return _started(job, event)
         case StopRequested():
             stop = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=event.grace_secs, note=event.note)
             return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop))
@@ -212,10 +212,18 @@ def _change_task(run: Run, token: Token, **fields: object) -> Run:
     ))
 
 
-def _started(run: Run, e: TaskStarted) -> Run:
-    run = _change_task(run, e.token, pid=e.pid, start_ticks=e.start_ticks, started_at=e.started_at, host=e.host, boot_id=e.boot_id)
-    status = RUNNING if run.status == PENDING else run.status
-    return msgspec.structs.replace(run, status=status, started_at=run.started_at or e.started_at)
+def _started(job: Job, e: TaskStarted) -> Job:
+    fields = {"pid": e.pid, "start_ticks": e.start_ticks, "started_at": e.started_at, "host": e.host, "boot_id": e.boot_id}
+    run = job.run
+    if run is not None and run.serial == e.token.serial:
+        run = _change_task(run, e.token, **fields)
+        status = RUNNING if run.status == PENDING else run.status
+        return msgspec.structs.replace(job, run=msgspec.structs.replace(run, status=status, started_at=run.started_at or e.started_at))
+    return msgspec.structs.replace(job, history=tuple(
+        p if p.serial != e.token.serial else msgspec.structs.replace(p, live_tasks=tuple(
+            msgspec.structs.replace(t, **fields) if t.token == e.token else t for t in p.live_tasks
+        )) for p in job.history
+    ))
 
 
 def _ended(job: Job, e: TaskEnded) -> Job:

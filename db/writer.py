@@ -161,10 +161,10 @@ class Writer:
 
     def _look_up(self, batches: list[Waiting]) -> None:
         """Versions of streams that are not at hand, in one query: streams that are not there cost nothing more."""
-        streams = {w[0] for b in batches for w in b.writes} - self._versions.keys()
+        streams = {w[0] for b in batches for w in b.writes if w[0] not in self._versions}
         if streams:
             found = self._connection.execute(
-                "SELECT s.value, (SELECT max(version) FROM events WHERE stream = s.value) AS v FROM json_each(?) AS s WHERE v IS NOT NULL",
+                "SELECT e.stream, max(e.version) FROM json_each(?) AS s CROSS JOIN events AS e ON e.stream = s.value GROUP BY e.stream",
                 (msgspec.json.encode(sorted(streams)).decode(),),
             )
             self._versions.update(found.fetchall())

@@ -21,6 +21,8 @@ _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 4, 15, 36
 _OVER = "ZXx"
 #: What is read of another process's environment at most.
 _ENVIRON_BYTES = 8 << 20
+#: The process is gone, or it is another user's.
+_NOT_TO_SEE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -132,20 +134,23 @@ def holds(pid: int, path: str) -> bool:
     """Has this process opened this file (an absolute path without symbolic links)?"""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
+    except _NOT_TO_SEE:
         return False
     for fd in descriptors:
-        with contextlib.suppress(OSError):  # closed in the meantime
+        with contextlib.suppress(*_NOT_TO_SEE):  # closed in the meantime
             if os.readlink(f"/proc/{pid}/fd/{fd}") == path:
                 return True
     return False
 
 
 def _read(path: str) -> bytes:
-    """The whole of a /proc file; empty where it is gone or not ours to read."""
+    """The whole of a /proc file; empty where it is gone or not ours to read.
+
+    Raises OSError for any other reason (no descriptors, no memory): that nobody is seen must not look like nobody is there.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except _NOT_TO_SEE:
         return b""
     try:
         data = os.read(fd, 65536)
@@ -157,7 +162,7 @@ def _read(path: str) -> bytes:
                 break
             data += more
         return data
-    except OSError:  # the process ended meanwhile
+    except _NOT_TO_SEE:  # the process ended meanwhile
         return b""
     finally:
         os.close(fd)

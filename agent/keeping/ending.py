@@ -7,6 +7,7 @@ repeated until nothing is found, because a job may fork while it is looked at. A
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .kin import Kin
     from .loop import Loop
     from .output_cap import OutputCap
+
+assert resource  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
 
 #: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
@@ -145,8 +148,9 @@ class Ending:
     def _finish(self, e: Execution) -> None:
         """Nothing of it is left."""
         if e.own:
-            _, status, usage = os.wait4(_pid(e), 0)
-            e.main_status = (status, usage)
+            if e.main_status is None:  # it may be, where what follows failed once
+                _, status, usage = os.wait4(_pid(e), 0)
+                e.main_status = (status, usage)
             exit_ = verdict.from_parent(e)
         else:
             exit_ = verdict.from_evidence(e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import time
 
+from .layout import MESSAGE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from typing import Any
 
 
@@ -19,9 +22,9 @@ class Execution:
     """
 
     __slots__ = (
-        "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd", "main_over", "main_status", "name", "own",
-        "pause", "pid", "pidfd", "rounds", "run_dir", "sizes", "started_at", "started_mono", "stop_reason", "survivors", "terminated", "ticks",
-        "token",
+        "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd", "main_over", "main_status", "name",
+        "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sizes", "started_at", "started_mono", "stop_reason", "survivors",
+        "terminated", "ticks", "token",
     )
 
     def __init__(self, name: str, token: str, folder: str) -> None:
@@ -39,7 +42,7 @@ class Execution:
         self.lock_fd = self.pidfd = -1
         self.main_over = False
         #: what wait4 said of the main process, where this keeper is its parent
-        self.main_status: tuple[int, Any] | None = None
+        self.main_status: tuple[int, resource.struct_rusage] | None = None
         self.stop_reason: str | None = None
         #: monotonic time from which on everything of it is killed
         self.kill_at: float | None = None
@@ -60,7 +63,8 @@ class Execution:
 
     def mark(self) -> dict[bytes, bytes]:
         """Environment entries that every process of it inherits. The path is in there because a token is unique in one root only."""
-        return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": os.fsencode(f"{self.folder}/termination-message")}
+        message = os.fsencode(f"{self.folder}/{MESSAGE}")
+        return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
 
     def began(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
         self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono

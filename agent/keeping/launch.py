@@ -63,9 +63,9 @@ class Launcher:
         try:
             self._prepare(e, order)
             self._spawn(e)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: text that no file name or script can hold
             close_lock(e)
-            raise StartFailed(_sentence(error), consumed=True) from None
+            raise StartFailed(_sentence(error) if isinstance(error, OSError) else str(error), consumed=True) from None
         self.note(e)
 
     def note(self, e: Execution) -> None:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -28,6 +29,7 @@ DROPPED = ".dropped"
 
 MESSAGE_BYTES = 4096
 _LAST_BYTES, _LAST_LINES = 2048, 20
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}\Z")
 
 
@@ -90,17 +92,26 @@ def try_write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def read(path: str, limit: int = 1 << 20) -> bytes | None:
-    """The first `limit` bytes of a regular file; None where there is none. A job may have put anything in its place."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+    """The first `limit` bytes of a regular file; None where there is none. A job may have put anything in its place.
+
+    Raises OSError only where this process is short of something: then the file may well be there.
+    """
+    fd = _opened(path)
+    if fd is None:
         return None
     try:
         return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
-    except OSError:
-        return None
     finally:
         os.close(fd)
+
+
+def _opened(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _SHORTAGE:
+            raise
+        return None
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -115,9 +126,8 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def last_lines(path: str) -> str | None:
     """The end of a log, for people: at most 20 lines and 2 KiB."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+    fd = _opened(path)
+    if fd is None:
         return None
     try:
         status = os.fstat(fd)
@@ -125,8 +135,6 @@ def last_lines(path: str) -> str | None:
             return None
         begin = max(0, status.st_size - _LAST_BYTES)
         text = os.pread(fd, _LAST_BYTES, begin).decode("utf-8", "replace")
-    except OSError:
-        return None
     finally:
         os.close(fd)
     lines = text.splitlines()

@@ -1,4 +1,8 @@
-"""The keeper's event loop: descriptors that become readable or writable, signals, and timers on the monotonic clock."""
+"""The keeper's event loop: descriptors that become readable or writable, signals, and timers on the monotonic clock.
+
+What goes wrong in one callback ends nothing: it is said, and a signal's or a timer's callback is called again a little later.
+A keeper that is short of descriptors or memory must still tell the end of its jobs when the shortage is over.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,16 @@ import selectors
 import signal
 import socket
 import time
+import traceback
+
+from .say import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+
+_AGAIN_SECS = 0.2
 
 
 class Loop:
@@ -59,7 +69,7 @@ class Loop:
             if self._timers:
                 timeout = max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())
             for key, events in self._selector.select(timeout):
-                key.data(events)
+                self._call(key.data, events)
             self._run_timers()
         return self._over
 
@@ -69,7 +79,19 @@ class Loop:
     def _on_signals(self, _: int) -> None:
         came = set(self._woken.recv(4096))
         for number in self._signals.keys() & came:
-            self._signals[number]()
+            self._call_until_it_works(("signal", number), self._signals[number])
+
+    def _call_until_it_works(self, key: Hashable, callback: Callable[[], None]) -> None:
+        if not self._call(callback):
+            self._timers.setdefault(key, (time.monotonic() + _AGAIN_SECS, callback))
+
+    def _call(self, callback: Callable[..., None], *args: int) -> bool:
+        try:
+            callback(*args)
+        except Exception as error:
+            say("".join(traceback.format_exception(error)))
+            return False
+        return True
 
     def _run_timers(self) -> None:
         now = time.monotonic()
@@ -77,4 +99,4 @@ class Loop:
             timer = self._timers.get(key)
             if timer is not None and timer[0] <= now:  # an earlier one may have moved or canceled it
                 del self._timers[key]
-                timer[1]()
+                self._call_until_it_works(key, timer[1])

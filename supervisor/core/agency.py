@@ -42,8 +42,9 @@ def _start(turn: Turn, key: AgentKey) -> None:
 
 def started(turn: Turn, input_: DriverStarted) -> None:
     view = turn.world.agent(input_.key)
-    if view.record.attempt != input_.attempt or not view.record.starting:
+    if view.record.attempt != input_.attempt or view.record.handle is not None:
         return
+    # also when it was given up meanwhile: with its handle it is looked for before another one is started
     turn.record_agent(input_.key, AgentStarted(at=turn.now.wall, agent_key=input_.key, handle=input_.handle))
 
 
@@ -60,7 +61,7 @@ def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
         _give_up(turn, key, reason)
     if view.needed:
         view.phase = "starting"
-        wait = PATIENT_SECS if not view.queued else RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1]
+        wait = RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
         turn.ask(SetTimer(("agent-retry", key, attempt), wait))
 
 
@@ -87,11 +88,12 @@ def retry(turn: Turn, key: AgentKey, attempt: int) -> None:
 def start_deadline(turn: Turn, key: AgentKey, attempt: int) -> None:
     """It was started and has not connected: end what is there (nothing of ours runs in it yet), then count it as failed."""
     view = turn.world.agent(key)
-    if view.phase != "starting" or view.record.attempt != attempt:
+    if view.phase not in ("starting", "stopping") or view.record.attempt != attempt:
         return
     if view.record.handle is not None and not view.placed:
         view.phase = "stopping"
         turn.ask(StopAgent(key, view.record.handle))
+        turn.ask(SetTimer(("agent-start", key, attempt), turn.world.policy.agent_start_secs))
     elif view.record.handle is not None:
         view.phase = "finding"
         turn.ask(FindAgent(key, view.record.handle))
@@ -114,6 +116,9 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
     if input_.epoch <= view.epoch:
         turn.ask(EndConnection(key, input_.epoch, "an older connection"))
         return
+    if view.phase == "stopping":
+        turn.ask(EndConnection(key, input_.epoch, "it is being ended, because it did not connect in time"))
+        return
     if view.phase == "up":
         turn.ask(Count("agentReplaced", f"a second connection of {key} ended the older one"))
         turn.ask(EndConnection(key, view.epoch, "a newer connection of this agent"))
@@ -122,7 +127,7 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
     turn.ask(ClearTimer(("agent-return", key)))
     view.phase, view.epoch, view.synced, view.failures = "up", input_.epoch, False, 0
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
-    view.snapshot_number, view.snapshot, view.snapshot_pages = None, {}, 0
+    view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
     turn.ask(SetTimer(("sync", key, view.epoch), turn.world.policy.op_reply_secs))
     if view.unknown_since is None and view.placed:
         view.unknown_since = turn.now.wall
@@ -134,8 +139,11 @@ def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
     if view.phase != "up" or view.epoch != input_.epoch:
         return
     placement.withdraw_all(turn, key)
+    if not view.placed:
+        view.unknown_since = None
+    elif view.synced or view.unknown_since is None:
+        view.unknown_since = turn.now.wall
     view.phase, view.synced = "absent", False
-    view.unknown_since = turn.now.wall if view.placed else None
     if view.needed:
         ensure(turn, key)
 

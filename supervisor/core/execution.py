@@ -81,6 +81,8 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
     match execution.state:
         case "starting":
             turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+            if _unwanted(turn, token):
+                stopping.remind(turn, token)
         case "running":
             _running(turn, task, execution)
         case "ended":
@@ -107,12 +109,16 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
             started_at=execution.started_at or turn.now.wall, host=view.host, boot_id=view.boot_id,
         ))
         placement.running(turn, token)
-    job = turn.world.jobs[token.jid]
-    run = job.run
-    if run is None or run.serial != token.serial or run.stop is not None:
+    if _unwanted(turn, token):
         stopping.remind(turn, token)
     else:
         stopping.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+
+
+def _unwanted(turn: Turn, token: Token) -> bool:
+    """It was stopped, or a newer run took its place."""
+    run = turn.world.jobs[token.jid].run
+    return run is None or run.serial != token.serial or run.stop is not None
 
 
 def _ended(turn: Turn, task: Task, execution: Execution) -> None:
@@ -145,6 +151,8 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
 
 def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
     """Pages of one snapshot; with the last one belief and snapshot are compared."""
+    if page.number <= view.snapshot_done:
+        return  # said before what is known now
     if page.page == 0:
         view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
     if page.number != view.snapshot_number or page.page != view.snapshot_pages:
@@ -154,7 +162,7 @@ def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
     view.snapshot_pages += 1
     view.snapshot.update({e.token: e for e in page.executions})
     if page.last:
-        known, view.snapshot, view.snapshot_number = view.snapshot, {}, None
+        known, view.snapshot, view.snapshot_number, view.snapshot_done = view.snapshot, {}, None, page.number
         reconcile(turn, key, known)
 
 
@@ -178,8 +186,7 @@ def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
     if task.pid is not None:
         finish(turn, task, ExitInfo(source="lost", detail="its agent does not know it any more", started_at=task.started_at))
         return
-    run = turn.world.jobs[token.jid].run
-    if run is None or run.serial != token.serial or run.stop is not None:
+    if _unwanted(turn, token):
         stopping.remind(turn, token)
     else:
         placement.send_run(turn, key, token)

@@ -59,6 +59,8 @@ class AgentView(msgspec.Struct, kw_only=True):
     #: snapshot under way: its number and what came so far
     snapshot_number: int | None = None
     snapshot_pages: int = 0
+    #: highest number of a snapshot of this connection that was complete
+    snapshot_done: int = 0
     snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
     #: queued runs of this key, by ticket: number of submission
     queued: dict[Ticket, int] = msgspec.field(default_factory=dict)

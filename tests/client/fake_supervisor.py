@@ -182,7 +182,7 @@ class FakeSupervisor:
 
     def _run_cancel(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
-        if self.jobs[jid]["state"] in ("pending", "running"):
+        if self.jobs[jid]["state"] in ("pending", "running") and not self.jobs[jid].get("deaf"):
             self.jobs[jid].update(state="canceled", over=True, reason="cancel", exit={"signal": 15, "source": "keeper"})
         return self._status(jid)
 

@@ -1,0 +1,60 @@
+"""A keeper for tests: `python keeper_harness.py UID SOCKET`, its configuration on stdin.
+
+Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET: so the test is the agent, and can kill
+and replace the relay like an agent. UID is the user to become first (-1: stay); everything is imported before that.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+
+from jobscribe.agent import keeper
+
+
+def main() -> int:
+    uid, path = int(sys.argv[1]), sys.argv[2]
+    config = json.loads(sys.stdin.buffer.read())
+    if uid >= 0:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+    return keeper.run(config, lambda sock: _spawn(sock, path))
+
+
+def _spawn(sock: socket.socket, path: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.closerange(3, sock.fileno())
+            os.closerange(sock.fileno() + 1, 4096)
+            _relay(sock, path)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _relay(keeper_side: socket.socket, path: str) -> None:
+    test_side = socket.socket(socket.AF_UNIX)
+    test_side.connect(path)
+    test_side.sendall(json.dumps({"is": "relay", "pid": os.getpid()}).encode() + b"\n")
+    keeper_side.setblocking(True)
+    selector = selectors.DefaultSelector()
+    selector.register(keeper_side, selectors.EVENT_READ, test_side)
+    selector.register(test_side, selectors.EVENT_READ, keeper_side)
+    while True:
+        for key, _ in selector.select():
+            data = key.fileobj.recv(65536)
+            if not data:
+                return
+            key.data.sendall(data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

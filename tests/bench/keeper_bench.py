@@ -1,0 +1,133 @@
+"""Jobs a second through a keeper, next to what the machine can do at all: `python tests/bench/keeper_bench.py [jobs]`.
+
+Both run `/bin/true`, two at a time. The floors: posix_spawn of it alone, and of the `sh` with it that a job consists of.
+"""
+
+import json
+import os
+import resource
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jobscribe.agent import keeper
+from jobscribe.agent.job_script import script
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.messages import TaskSpec
+
+AT_ONCE = 2
+
+
+def main() -> int:
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    alone = jobs / _spawned(jobs, lambda: ("/bin/true", ["true"]))
+    with_shell = jobs / _spawned(jobs, lambda: ("/bin/sh", ["sh", "-c", "( exec /bin/true ); exit $?"]))
+    secs, cpu, rss = _through_keeper(jobs)
+    print(f"{jobs} x /bin/true, {AT_ONCE} at a time")
+    print(f"  posix_spawn alone        {alone:8.0f} a second")
+    print(f"  posix_spawn of sh + it   {with_shell:8.0f} a second")
+    print(f"  through the keeper       {jobs / secs:8.0f} a second  ({jobs / secs / with_shell:.2f} of sh + it)")
+    print(f"  the keeper itself        {1000 * cpu / jobs:8.2f} ms of CPU a job, {rss / 1024:.1f} MiB at the end")
+    return 0
+
+
+def _spawned(jobs: int, program: Callable[[], tuple[str, list[str]]]) -> float:
+    begin = time.perf_counter()
+    left = jobs
+    running = 0
+    while left or running:
+        while left and running < AT_ONCE:
+            path, args = program()
+            os.posix_spawn(path, args, {})
+            left -= 1
+            running += 1
+        os.wait()
+        running -= 1
+    return time.perf_counter() - begin
+
+
+def _through_keeper(jobs: int) -> tuple[float, float, int]:
+    """(seconds, CPU seconds of the keeper without its children, its resident KiB at the end)."""
+    with tempfile.TemporaryDirectory(prefix="keeper-bench-") as place:
+        ours, theirs = socket.socketpair()
+        report_from, report_to = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            keeper.run({"root": place, "folder": f"{place}/agent", "agent": {}}, lambda sock: _relay(sock, theirs))
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            os.write(report_to, json.dumps([usage.ru_utime + usage.ru_stime, _resident()]).encode())
+            os._exit(0)
+        theirs.close()
+        os.close(report_to)
+        secs = _drive(ours, Path(place), jobs)
+        cpu, rss = json.loads(os.read(report_from, 1000))
+        os.waitpid(pid, 0)
+        return secs, cpu, rss
+
+
+def _relay(sock: socket.socket, test_side: socket.socket) -> int:
+    """The agent: a process that hands the two sockets' bytes on (its CPU is not the keeper's)."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    sock.setblocking(True)
+    if os.fork() == 0:
+        while data := sock.recv(65536):
+            test_side.sendall(data)
+        os._exit(0)
+    while data := test_side.recv(65536):
+        sock.sendall(data)
+    os._exit(0)
+
+
+def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
+    lines = _lines(sock)
+    hello = json.loads(next(lines))
+    folder = hello["folder"]
+    tokens = [Token("user1234-sim12345-command", n, 1, "main", 0) for n in range(1, jobs + 1)]
+    orders = []
+    for token in tokens:
+        run_dir = f"{place}/run-{token.serial % 10}"
+        text = script(token, TaskSpec(command=("/bin/true",), run_dir=run_dir), {"PATH": "/usr/bin:/bin", "HOME": "/"}, f"{folder}/run/{token.name}")
+        orders.append({"do": "start", "name": token.name, "token": str(token), "runDir": run_dir, "script": text})
+    begin = time.perf_counter()
+    for order in orders[:AT_ONCE]:
+        sock.sendall(json.dumps(order).encode() + b"\n")
+    ended = 0
+    sent = AT_ONCE
+    for line in lines:
+        said = json.loads(line)
+        if said["is"] != "ended":
+            continue
+        assert said["exit"]["code"] == 0, said
+        ended += 1
+        sock.sendall(json.dumps({"do": "forget", "names": [said["name"]]}).encode() + b"\n")
+        if sent < jobs:
+            sock.sendall(json.dumps(orders[sent]).encode() + b"\n")
+            sent += 1
+        if ended == jobs:
+            break
+    secs = time.perf_counter() - begin
+    sock.sendall(b'{"do": "quit", "stopJobs": true, "grace": 1}\n')
+    return secs
+
+
+def _lines(sock: socket.socket) -> Iterator[bytes]:
+    rest = b""
+    while data := sock.recv(65536):
+        *whole, rest = (rest + data).split(b"\n")
+        yield from whole
+
+
+def _resident() -> int:
+    with open("/proc/self/status", encoding="ascii") as f:
+        return int(next(line for line in f if line.startswith("VmRSS")).split()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

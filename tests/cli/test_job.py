@@ -1,0 +1,224 @@
+"""The commands that look at jobs and steer them."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Fake = Any
+Run = Any
+
+
+@pytest.fixture
+def jids(run: Run, fake: Fake) -> list[str]:
+    """Three jobs: one ran and failed, one waits, one runs."""
+    for _ in range(3):
+        run("job", "submit", "-q", "--", "x")
+    failed, _, running = jids = list(fake.jobs)
+    fake.end(failed, code=3)
+    fake.change(running, state="running")
+    return jids
+
+
+def test_the_list_has_newest_first_and_nothing_else_on_standard_output(run: Run, jids: list[str]) -> None:
+    ended = run("job", "list")
+    lines = ended.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["JOB", *jids[::-1]]
+    assert [line.split()[1] for line in lines[1:]] == ["running", "pending", "error"]
+    assert ended.err == ""
+
+
+def test_a_list_that_goes_on_says_how(run: Run, jids: list[str]) -> None:
+    ended = run("job", "list", "--limit", "2")
+    assert "--before 2" in ended.err
+    assert [line.split()[0] for line in run("job", "list", "--limit", "2", "--before", "2").out.splitlines()[1:]] == [jids[0]]
+
+
+@pytest.mark.parametrize("args", [["--json", "job", "list"], ["job", "--json", "list"], ["job", "list", "--json"]])
+def test_json_is_taken_anywhere(run: Run, jids: list[str], args: list[str]) -> None:
+    value = run(*args).json()
+    assert value["schema"] == "jobscribe.job.list/1"
+    assert [i["jid"] for i in value["items"]] == jids[::-1]
+    assert value["next"] is None
+
+
+def test_the_filters_are_asked_for(run: Run, jids: list[str], fake: Fake) -> None:
+    assert [i["jid"] for i in run("job", "list", "--json", "--status", "error").json()["items"]] == [jids[0]]
+    run("job", "list", "--active", "--all-users")
+    assert (fake.requests[-1][1]["active"], fake.requests[-1][1]["uid"]) == (True, None)
+
+
+def test_a_status_tells_everything_and_succeeds(run: Run, jids: list[str]) -> None:
+    ended = run("job", "status", jids[0])
+    assert ended.code == 0
+    assert ended.out.startswith(jids[0] + "\n")
+    assert "exit code 3" in ended.out
+    assert [i["computeJid"] for i in run("job", "status", "--json", *jids).json()["items"]] == jids
+
+
+def test_what_nobody_can_know_is_said(run: Run, jids: list[str], fake: Fake) -> None:
+    fake.change(jids[2], known=False)
+    assert "not known" in run("job", "status", jids[2]).out
+
+
+def test_a_job_is_named_by_a_beginning_or_last(run: Run, jids: list[str]) -> None:
+    def named(name: str) -> str:
+        return str(run("job", "status", "--json", name).json()["items"][0]["computeJid"])
+
+    for jid in jids:
+        assert named(jid[:14]) == jid
+        assert named(jid[9:14]) == jid
+    assert named("last") == jids[2]
+
+
+@pytest.mark.parametrize(("name", "code"), [
+    ("EPRSqtUW", "several"), ("zzzzzz", "no job"), ("../../etc", "is named by"), ("ünïcode", "is named by"),
+    ("EPRSqtUW-zzzzzzzz-command", "there is no job"), ("zz", "no job"),
+])
+def test_a_name_that_is_none_is_an_error_with_a_sentence(run: Run, jids: list[str], name: str, code: str) -> None:
+    ended = run("job", "status", name)
+    assert (ended.code, ended.out) == (125, "")
+    assert code in ended.err.replace("3 jobs begin", "several")
+
+
+def test_last_of_nothing_is_an_error(run: Run) -> None:
+    assert "there is no job yet" in run("job", "status", "last").err
+
+
+def test_a_job_of_somebody_else_is_asked_for_as_its_owner(run: Run, fake: Fake) -> None:
+    run("--uid", "Ab3dEf7h", "job", "submit", "-q", "--", "x")
+    jid = next(iter(fake.jobs))
+    assert jid.startswith("Ab3dEf7h-")
+    assert run("job", "status", jid).code == 0
+    assert run("job", "list").out.splitlines()[1:] == []
+
+
+def test_errors_are_json_too_on_standard_error(run: Run, jids: list[str]) -> None:
+    ended = run("--json", "job", "status", "EPRSqtUW-zzzzzzzz-command")
+    body = json.loads(ended.err)
+    assert (ended.code, ended.out, body["code"], body["retry"]) == (125, "", "notFound", False)
+
+
+# ---- logs
+
+
+def test_logs_give_the_newest_bytes_and_say_that_there_is_more(run: Run, jids: list[str], fake: Fake) -> None:
+    fake.write(jids[0], "stdout", b"old" + b"x" * 4096)
+    ended = run("job", "logs", jids[0])
+    assert ended.out == "x" * 4096
+    assert "3 more before them: --all" in ended.err
+    assert run("job", "logs", "--all", jids[0]).out == "old" + "x" * 4096
+    assert run("job", "logs", "--tail", "7", jids[0]).out == "x" * 7
+
+
+def test_logs_keep_the_two_streams_apart(run: Run, jids: list[str], fake: Fake) -> None:
+    fake.write(jids[0], "stdout", b"out")
+    fake.write(jids[0], "stderr", b"err")
+    both = run("job", "logs", jids[0])
+    assert (both.out, both.err) == ("out", "err")
+    assert run("job", "logs", "--stdout", jids[0]).err == ""
+    only = run("job", "logs", "--stderr", jids[0])
+    assert (only.out, only.err) == ("err", "")
+
+
+def test_followed_logs_go_on_to_the_end(run: Run, jids: list[str], fake: Fake) -> None:
+    fake.write(jids[2], "stdout", b"first ")
+    threading.Timer(0.2, lambda: (fake.write(jids[2], "stdout", b"last"), fake.end(jids[2]))).start()
+    assert run("job", "logs", "-f", jids[2]).out == "first last"
+
+
+def test_logs_in_json_are_lossless(run: Run, jids: list[str], fake: Fake) -> None:
+    fake.write(jids[0], "stdout", b"plain")
+    fake.write(jids[0], "stderr", b"\xff")
+    a, b = run("job", "logs", "--json", jids[0]).lines()
+    assert (a["stream"], a["text"], b["stream"], b["base64"]) == ("stdout", "plain", "stderr", "/w==")
+
+
+def test_dropped_output_is_said(run: Run, jids: list[str], fake: Fake) -> None:
+    fake.write(jids[0], "stdout", b"tail")
+    fake.change(jids[0], dropped=12)
+    assert "[jobscribe: 12 bytes of stdout dropped]" in run("job", "logs", "--all", "--stdout", jids[0]).err
+
+
+# ---- cancel, wait
+
+
+def test_cancel_cancels_with_its_reason(run: Run, jids: list[str], fake: Fake) -> None:
+    ended = run("job", "cancel", jids[1], jids[2], "--reason", "enough")
+    assert (ended.code, ended.out) == (0, "")
+    assert [fake.jobs[j]["state"] for j in jids] == ["error", "canceled", "canceled"]
+    assert {b["reason"] for p, b in fake.requests if p == "run-cancel"} == {"enough"}
+    assert ended.err.count("canceled") == 2
+
+
+def test_wait_exits_with_the_jobs_code(run: Run, jids: list[str], fake: Fake) -> None:
+    assert run("job", "wait", jids[0]).code == 3
+    threading.Timer(0.1, lambda: fake.end(jids[1], code=None, signal=11)).start()
+    threading.Timer(0.2, lambda: fake.end(jids[2], code=0)).start()
+    assert run("job", "wait", jids[2], jids[1], jids[0]).code == 139
+
+
+def test_wait_gives_up_with_124(run: Run, jids: list[str]) -> None:
+    begun = time.monotonic()
+    ended = run("job", "wait", jids[0], jids[2], "--timeout", "0.2")
+    assert ended.code == 124
+    assert jids[2] in ended.err
+    assert time.monotonic() - begun >= 0.2
+    items = run("--json", "job", "wait", jids[2], "--timeout", "0").json()["items"]
+    assert items[0]["exitCode"] is None
+
+
+# ---- why, trace
+
+
+def test_why_tells_cause_evidence_and_what_next(run: Run, jids: list[str]) -> None:
+    ended = run("job", "why", jids[0])
+    assert ended.out.splitlines()[0] == f"job {jids[0]} error (exit): it ended by itself with exit code 3"
+    for text in ("evidence", "not      a time limit", "last     one", "         two", "/evidence/stdout.log", "jobscribe job logs --stderr"):
+        assert text in ended.out
+    assert run("job", "why", "--json", jids[0]).json()["cause"] == "exit"
+
+
+def test_a_job_cannot_repaint_the_terminal(run: Run, jids: list[str]) -> None:
+    assert "\x1b" not in run("job", "why", jids[0]).out
+
+
+def test_trace_tells_the_way_of_any_id(run: Run, jids: list[str]) -> None:
+    ended = run("trace", jids[0][:14])
+    assert ended.out == f"1970-01-01T00:00:01Z  job/{jids[0]}  requested\n"
+    assert run("trace", "last").out.split()[1] == "job/" + jids[2]
+    assert run("trace", "--json", jids[0]).json()["items"][0]["text"] == "requested"
+    assert run("trace", "nothing-known").code == 125
+
+
+# ---- which supervisor
+
+
+def test_an_address_needs_a_user_and_a_secret_in_a_file(run: Run, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOBSCRIBE_ROOT")
+    secret = tmp_path / "secret"
+    secret.write_text(fake.token + "\n")
+    assert run("--url", fake.url, "job", "list").code == 2
+    assert run("--url", fake.url, "--uid", "EPRSqtUW", "job", "list").code == 2
+    assert run("--url", fake.url, "--uid", "EPRSqtUW", "job", "list", "--token-file", str(secret)).code == 0
+    monkeypatch.setenv("JOBSCRIBE_SECRET", fake.token)
+    monkeypatch.setenv("JOBSCRIBE_URL", fake.url)
+    assert run("--uid", "EPRSqtUW", "job", "list").code == 0
+    monkeypatch.setenv("JOBSCRIBE_SECRET", "wrong" * 6)
+    assert "Bearer" in run("--uid", "EPRSqtUW", "job", "list").err
+
+
+def test_the_innermost_option_wins(run: Run, fake: Fake, tmp_path: Path) -> None:
+    ended = run("--root", str(tmp_path / "other"), "job", "list", "--root", str(fake.root))
+    assert ended.code == 0
+
+
+def test_no_supervisor_is_told_with_what_to_do(run: Run, tmp_path: Path) -> None:
+    ended = run("--root", str(tmp_path / "none"), "--patience", "0", "job", "list")
+    assert (ended.code, ended.out) == (125, "")
+    assert f"no supervisor has been started with the root {tmp_path / 'none'}" in ended.err
+    assert "jobscribe up" in ended.err
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,218 @@
+"""Whatever happened: the world folded from the log owes and does what the live one owes and does."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobscribe.protocol.messages import Snapshot
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.decide import decide, outstanding
+from jobscribe.supervisor.core.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    Restarted,
+)
+
+ACTIONS = ("submit", "force", "other", "cancel", "connect", "disconnect", "step", "step", "step", "driver", "timer", "gap", "time", "lose")
+
+
+class Play:
+    """A stage with machines that obey ops crudely: what they were told to start goes on to start and end."""
+
+    def __init__(self, kit):
+        self.kit = kit
+        self.stage = kit.Stage(cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2})
+        self.keys = [kit.key_of(kit.UID), kit.key_of(kit.OTHER_UID)]
+        self.machines = {k: {} for k in self.keys}
+        self.stopped = set()
+        self.timers = {}
+        self.owed = []
+
+    def act(self, what, n, m):
+        """One thing that may happen. Whatever makes no sense now is left out."""
+        stage, kit = self.stage, self.kit
+        uid = (kit.UID, kit.OTHER_UID)[n % 2]
+        key = self.keys[n % 2]
+        up = stage.world.agent(key).phase == "up"
+        match what:
+            case "submit" | "force":
+                stage.submit(m % 3, uid=uid, force=what == "force")
+            case "other":
+                stage.submit(m % 3, uid=uid, command=("other",), queue_limit_secs=5.0)
+            case "cancel":
+                stage.cancel(m % 3, uid=uid) if kit.jid_of(m % 3, uid) in stage.world.jobs else None
+            case "connect":
+                stage.open(key)
+                self.obey()
+                stage.snapshot(key, *self.machines[key].values())
+            case "disconnect" if up:
+                stage.disconnect(key)
+            case "gap" if up:
+                stage.tell(AgentGap(key, stage.epochs[key]))
+            case "step" if self.machines[key]:
+                self.step(key, m, up)
+            case "lose" if self.machines[key] and not up:
+                self.machines[key].pop(sorted(self.machines[key], key=str)[m % len(self.machines[key])])
+            case "driver" if self.owed:
+                stage.tell(self.answer(self.owed.pop(0), m))
+            case "timer" if self.timers:
+                stage.fire(*list(self.timers)[m % len(self.timers)])
+            case "time":
+                stage.pass_time(m / 3)
+        self.obey()
+
+    def step(self, key, m, up):
+        """An execution goes one step on, and says so when it is heard."""
+        token = sorted(self.machines[key], key=str)[m % len(self.machines[key])]
+        e = self.machines[key][token]
+        if e.state == "starting" and token not in self.stopped:
+            e = self.kit.running(token, pid=50 + m)
+        elif e.state != "ended":
+            e = self.kit.ended(token, m % 2, pid=e.pid, stop_reason="cancel" if token in self.stopped else None)
+        self.machines[key][token] = e
+        if up:
+            self.stage.reports(e, key=key)
+
+    def answer(self, asked, m):
+        match asked:
+            case fx.StartAgent():
+                return (DriverStarted(asked.key, asked.attempt, {"pid": 9}), DriverFailed(asked.key, asked.attempt, "no"))[m % 3 == 0]
+            case fx.FindAgent():
+                return DriverFound(asked.key, ("alive", "gone", "unknown")[m % 3], "x")
+            case fx.StopAgent():
+                return DriverStopped(asked.key)
+
+    def obey(self):
+        for e in self.stage.effects:
+            match e:
+                case fx.SetTimer():
+                    self.timers[e.timer] = e.secs
+                case fx.ClearTimer():
+                    self.timers.pop(e.timer, None)
+                case fx.StartAgent() | fx.FindAgent() | fx.StopAgent():
+                    self.owed.append(e)
+                case fx.SendOp():
+                    self.receive(self.machines[e.key], e.message)
+        self.stage.effects = []
+
+    def receive(self, machine, message):
+        match message.__struct_config__.tag:
+            case "run":
+                machine.setdefault(message.token, self.kit.starting(message.token))
+            case "cancel":
+                self.stopped.add(message.token)
+                machine.setdefault(message.token, self.kit.starting(message.token))
+            case "run_ack":
+                for token in message.tokens:
+                    machine.pop(token, None)
+
+
+PLAY = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1), st.integers(0, 5)), max_size=40)
+
+
+def queue(world):
+    return {k: [t for t, _ in sorted(v.queued.items(), key=lambda p: p[1])] for k, v in world.agents.items() if v.queued}
+
+
+def placed(world):
+    return {k: v.placed for k, v in world.agents.items() if v.placed}
+
+
+def held(world, tokens):
+    """Who holds what of those whose tasks may live."""
+    tickets = {(t.jid, t.serial) for t in tokens}
+    return {t: c.pools[: c.held] for t, c in world.slots.claims.items() if t in tickets}
+
+
+@settings(max_examples=150, deadline=None)
+@given(PLAY)
+def test_folded_anew_it_is_the_same_world(kit, actions):
+    play = Play(kit)
+    for action in actions:
+        play.act(*action)
+        live, folded = play.stage.world, play.stage.restored()
+        assert {j: job for j, job in live.jobs.items() if job.busy} == folded.jobs
+        assert queue(folded) == queue(live)
+        assert placed(folded) == placed(live)
+        tokens = {t for v in live.agents.values() for t in v.placed}
+        assert held(folded, tokens) == held(live, tokens)
+        for key, view in live.agents.items():
+            assert folded.agent(key).record == view.record
+
+
+def reconnected(stage, world, play, first):
+    """Every agent comes (back) and says what it knows; then every task ends, one after the other. The jobs' events."""
+    events, mono = [], [0]
+
+    def tell(*inputs):
+        decision = decide(world, inputs, stage.now())
+        events.extend((w.stream, w.expected_version, e) for w in decision.writes if w.stream.startswith("job/") for e in w.events)
+        return decision
+
+    tell(*first)
+    for key in play.keys:
+        tell(AgentConnected(key, 1000, stage_alive(play, key)))
+    for key in play.keys:
+        tell(AgentSaid(key, 1000, Snapshot(number=1000, page=0, last=True, executions=tuple(play.machines[key].values()))))
+    while live := sorted({t for v in world.agents.values() for t in v.placed}, key=str):
+        mono[0] += 1
+        assert mono[0] < 200, "it comes to an end"
+        token = live[0]
+        key = world.task(token).agent_key
+        from jobscribe.protocol.messages import RunStatusUpdate
+
+        tell(AgentSaid(key, 1000, RunStatusUpdate(execution=play.kit.ended(token))))
+    return events
+
+
+def stage_alive(play, key):
+    return play.kit.alive(key)
+
+
+@settings(max_examples=120, deadline=None)
+@given(PLAY)
+def test_restarted_it_goes_on_as_the_live_one_does(kit, actions):
+    """And in the end nothing is pending, running, queued or held."""
+    play = Play(kit)
+    for action in actions:
+        play.act(*action)
+    stage = play.stage
+    folded = stage.restored()
+    for jid in {s[4:] for s, _ in stage.log if s.startswith("job/")}:
+        folded.jobs.setdefault(jid, stage.folded(jid))
+    gone = [AgentDisconnected(k, stage.epochs.get(k, 0)) for k in play.keys]
+    live_goes_on = reconnected(stage, stage.world, play, gone)
+    restarted_goes_on = reconnected(stage, folded, play, [Restarted()])
+    stopping = [k for k in play.keys if stage.world.agents[k].phase == "stopping"] if stage.world.agents.keys() >= set(play.keys) else []
+    if not stopping:
+        assert restarted_goes_on == live_goes_on
+    assert not any(job.busy for job in folded.jobs.values())
+    assert (folded.slots.pools, folded.slots.claims) == ({}, {})
+    assert queue(folded) == placed(folded) == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(PLAY)
+def test_what_is_owed_can_be_asked_for_again(kit, actions):
+    """The second time only timers are set once more: whatever else was asked for is under way."""
+    play = Play(kit)
+    for action in actions:
+        play.act(*action)
+    one, two = play.stage.restored(), play.stage.restored()
+    now = play.stage.now()
+    owed = outstanding(one, now)
+    assert owed == decide(two, [Restarted()], now).effects
+    kinds = {type(e) for e in owed}
+    assert kinds <= {fx.FindAgent, fx.StartAgent, fx.SetTimer}
+    needed = {k for k, v in one.agents.items() if v.needed}
+    assert {e.key for e in owed if isinstance(e, fx.FindAgent | fx.StartAgent)} == needed
+    assert {e.timer[1:] for e in owed if isinstance(e, fx.SetTimer) and e.timer[0] == "queue"} == {
+        (j.jid, j.run.serial) for j in one.jobs.values() if j.run.active and not j.run.attempts and j.run.spec.queue_limit_secs
+    }
+    again = outstanding(one, now)
+    assert {type(e) for e in again} <= {fx.SetTimer}
+    assert set(again) <= set(owed)
