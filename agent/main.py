@@ -18,7 +18,7 @@ from ..protocol.ids import AgentKey, Token, op_id, parse_agent_key, parse_token,
 from ..protocol.messages import Alive, LogChunk, OpError, ReadLog, Run, TaskSpec, op_name
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
-from ..runtime import processes
+from ..runtime import crashpoints, processes
 from ..runtime.log import Direct, Log, log_uncaught
 from ..runtime.outputs import RotatingFile, Stream
 from .evidence import Evidence
@@ -106,6 +106,8 @@ class _Agent:
         if not isinstance(message, ReadLog):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, op=short_op(op))
+        if isinstance(message, Run):
+            crashpoints.reached("agent.received")
         self._do(self._session.received(message, time.monotonic()))
 
     def _keeper_said(self, said: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ class Computation(msgspec.Struct, frozen=True):
 
     def permille(self, line: str) -> int | None:
         """How far it is, if this line of its output says so."""
-        match = re.match(r"\s*(\d+)\s", line)
+        match = re.match(r"\s*(\d+)\s+-?\d", line)
         return min(1000, 1000 * int(match[1]) // self.steps) if match else None
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from .names import whole
-from .quantities import moment
 from .session import command, session
 
 _WIDTH = 9
@@ -50,5 +49,17 @@ def trace(name: str, all_users: bool) -> None:
     if s.screen.json:
         s.screen.value("jobscribe.trace/1", answer)
         return
-    for item in answer.get("items", []):
-        s.screen.line(f"{moment(item.get('at'))}  {item.get('source', '-')}  {item.get('text', '')}")
+    for line in _timeline(answer.get("items", [])):
+        s.screen.line(line)
+
+
+def _timeline(items: list[dict[str, Any]]) -> list[str]:
+    """The lines in order; where the next one comes from somewhere else, that is said above it."""
+    out: list[str] = []
+    source = None
+    for item in items:
+        if item.get("source") != source:
+            source = item.get("source")
+            out.append(str(source))
+        out.append(f"  {item.get('text', '')}")
+    return out

@@ -1,7 +1,6 @@
 """`jobscribe run`: a command as if it ran here: its output as it comes, its exit code as our own."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from ..client.replies import RunState
 
 FAILED, LEFT, PIPE = 125, 130, 141
-#: How often the status is asked for at most while it waits for a slot, to say why.
 _STREAMS = ("stdout", "stderr")
 
 
@@ -43,10 +41,11 @@ def _followed(s: Session, job: "Job") -> int:
     gone = threading.Event()
 
     def failed(error: BaseException) -> None:
-        """A reader that went away must end the run, and the main thread is waiting for its status."""
-        if isinstance(error, BrokenPipeError):
+        """As in a pipeline whose reader closes early: the writer is ended, and the main thread sees its end."""
+        if isinstance(error, BrokenPipeError) and not gone.is_set():
             gone.set()
-            os.kill(os.getpid(), signal.SIGINT)
+            with s.client().copy() as client:
+                client.cancel(job.jid, serial=job.serial, reason="the reader of its output went away")
 
     pumps = [_pump(s, job, stream, failed) for stream in _STREAMS]
     try:
@@ -56,8 +55,6 @@ def _followed(s: Session, job: "Job") -> int:
     except BrokenPipeError:
         return PIPE
     except KeyboardInterrupt:
-        if gone.is_set():
-            return _reader_gone(job)
         state = _canceled(s, job, pumps)
     return _ended(s, job, state)
 
@@ -90,12 +87,6 @@ def _canceled(s: Session, job: "Job", pumps: list[Pump]) -> "RunState":
         s.screen.say(f"left; see: jobscribe job status {job.jid}{s.here()}")
         _leave(LEFT)
     return state
-
-
-def _reader_gone(job: "Job") -> int:
-    """As in a pipeline whose reader closes early: the writer is ended."""
-    job.cancel("the reader of its output went away")
-    return PIPE
 
 
 def _ended(s: Session, job: "Job", state: "RunState") -> int:

@@ -29,7 +29,7 @@ GROUP = 2048
 #: Streams whose version is remembered; of others it is looked up.
 VERSIONS_KEPT = 20_000
 #: Estimated pages in the WAL from which it is copied into the file: when nothing waits, and in any case.
-CHECKPOINT_IDLE, CHECKPOINT_BUSY = 1000, 8000
+CHECKPOINT_IDLE, CHECKPOINT_BUSY = 2000, 8000
 
 
 class Writer:
@@ -180,7 +180,7 @@ class Writer:
         c.execute("COMMIT")
         self._kinds |= kinds
         self._ages.seen(group.receipts)
-        self._pages += 4 + 3 * len(group.rows) + 3 * len(group.index) + len(group.receipts)
+        self._pages += 4 + len(group.rows) + len(group.index)
 
     # ---- when it fails
 

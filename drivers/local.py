@@ -17,7 +17,7 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
-from ..runtime import processes
+from ..runtime import crashpoints, processes
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
 _MESSAGE_MAX = 64 * 1024
@@ -224,7 +224,8 @@ def _clean_environment() -> dict[str, str]:
     """Nothing of ours reaches agents and jobs but what finding this package takes."""
     kept = {k: os.environ[k] for k in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ") if k in os.environ}
     kept["PATH"] = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    if "PYTHONPATH" in os.environ:
-        kept["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    for name in ("PYTHONPATH", crashpoints.VARIABLE):
+        if name in os.environ:
+            kept[name] = os.environ[name]
     return kept
 

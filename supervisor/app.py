@@ -26,7 +26,7 @@ from ..protocol.ids import AgentKey, derived_id
 from ..protocol.messages import Alive
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
-from ..runtime import clock, processes
+from ..runtime import clock, crashpoints, processes
 from ..runtime.log import Log, capture_logging, log_uncaught
 from ..service.log import open_log
 from ..service.safety import check, read_secret
@@ -100,7 +100,9 @@ class _Supervisor:
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
         self._counters = Counters()
-        self._store = SqliteStore(root / "db" / "events.sqlite", self._loop.call_soon_threadsafe)
+        self._store = SqliteStore(
+            root / "db" / "events.sqlite", self._loop.call_soon_threadsafe, point=lambda p: crashpoints.reached("supervisor." + p),
+        )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = Feed(self._store)
         self._session = 1 + sum(isinstance(s.event, SupervisorStarted) for s in self._store.read(SYSTEM))

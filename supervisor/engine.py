@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from ..db.agent import AgentRecord, evolve_agent
+from ..db.batches import last_positions
 from ..db.events import RunRequested, agent_stream, job_stream
 from ..db.index import index_row
 from ..db.job import Job, evolve
@@ -19,6 +20,7 @@ from ..db.store import Appended, Batch, EventStore
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..protocol.messages import Alive
+from ..runtime import crashpoints
 from .core import inputs as core_inputs
 from .core.decide import Decision, decide
 from .core.effects import Effect, ReplyRefusal
@@ -83,6 +85,7 @@ class Engine:
         self._durable: OrderedDict[str, Durable] = OrderedDict()
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
+        self._acting = False
 
     # ---- in
 
@@ -101,12 +104,14 @@ class Engine:
             fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
             known = [self._known(i) for i in inputs]
         except Refusal as e:
+            self.ports.noticed(e.code, e.sentence)
             self._refuse(inputs, e)
             return
         decision = decide(self.world, known, now)
         for jid in fetched - decision.touched.keys():
             if not self.world.jobs[jid].busy:
                 del self.world.jobs[jid]
+        crashpoints.reached("supervisor.decided")
         self._take(_Pending(inputs, decision, now.wall))
 
     def _take(self, pending: _Pending) -> None:
@@ -129,7 +134,16 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        """Act on the front of the queue as far as it is durable."""
+        """Act on the front of the queue as far as it is durable. What is decided meanwhile has its turn after that."""
+        if self._acting:
+            return
+        self._acting = True
+        try:
+            self._act_on_front()
+        finally:
+            self._acting = False
+
+    def _act_on_front(self) -> None:
         while self._pending and self._pending[0].result is not None:
             pending = self._pending.popleft()
             if isinstance(pending.result, Appended):
@@ -140,18 +154,22 @@ class Engine:
                 return
 
     def _act(self, pending: _Pending, result: Appended) -> None:
+        crashpoints.reached("supervisor.durable")
         for r in pending.decision.receipts:
             self._requests.pop((r.uid, r.req_id), None)
+        positions = last_positions(Batch(writes=pending.decision.writes), result.first)
         for jid, job in pending.decision.touched.items():
-            self._durable[jid] = Durable(job, result.last, pending.at)
+            position = positions[job_stream(jid)]
+            self._durable[jid] = Durable(job, position, pending.at)
             self._durable.move_to_end(jid)
-            self.ports.projected(job, result.last, pending.at)
+            self.ports.projected(job, position, pending.at)
             live = self.world.jobs.get(jid)
             if live is job and not job.busy:
                 del self.world.jobs[jid]
         self._trim()
         for effect in pending.decision.effects:
             self.ports.perform(effect)
+        crashpoints.reached("supervisor.acted")
 
     def _trim(self) -> None:
         """Finished jobs are not kept for ever; busy ones are few and stay."""
@@ -167,12 +185,12 @@ class Engine:
     def _failed(self, first: _Pending, refusal: Refusal) -> None:
         """Forget what was decided on top of what is not durable; refuse those requests; fold anew when it works again."""
         self.ports.noticed(refusal.code, refusal.sentence)
+        self._paused_until = self.ports.now().mono + PAUSE_SECS
         lost, self._pending = [first, *self._pending], deque()
         for pending in lost:
             self._refuse(pending.inputs, refusal)
             pending.result = refusal
         self._requests.clear()
-        self._paused_until = self.ports.now().mono + PAUSE_SECS
 
     def _resumed(self, now: Now) -> bool:
         """Try the store again once the pause is over."""
@@ -185,9 +203,9 @@ class Engine:
             self.ports.fatal(e)
             return False
         self._paused_until = None
-        again: list[Input] = [Restarted()]
-        again += [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
-        self.tell(*again)
+        # who is connected need not be looked for or started
+        again: list[Input] = [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
+        self.tell(*again, Restarted())
         for key, _epoch, _alive in self.ports.connections():
             self.ports.perform(snapshot_request(key, now))
         return self._paused_until is None

@@ -11,7 +11,7 @@ import resource
 import signal
 import time
 
-from ...runtime import processes
+from ...runtime import crashpoints, processes
 from . import verdict
 from .launch import close_lock
 from .layout import EXIT, STOP, try_write_json
@@ -156,11 +156,13 @@ class Ending:
             exit_ = verdict.from_evidence(e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT)
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
                 exit_ = {"source": "keeper", "startedAt": e.started_at, "signal": int(signal.SIGKILL)}
+        crashpoints.reached("keeper.reaped")
         self._cap.apply(e, last=True)
         exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
             say(f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed")
         try_write_json(f"{e.folder}/{EXIT}", exit_)
+        crashpoints.reached("keeper.ended")
         e.over(exit_)
         close_lock(e)
         del self._running[e.name]

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from ...runtime import processes
+from ...runtime import crashpoints, processes
 from .execution import Execution
 from .layout import LOCK, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, try_write_json, write
 from .say import say
@@ -60,13 +60,16 @@ class Launcher:
     def start(self, e: Execution, order: dict[str, Any]) -> None:
         """Consume the token and start the process. Raises StartFailed; then nothing runs."""
         self.consume(e)
+        crashpoints.reached("keeper.consumed")
         try:
             self._prepare(e, order)
             self._spawn(e)
+            crashpoints.reached("keeper.spawned")
         except (OSError, ValueError) as error:  # ValueError: text that no file name or script can hold
             close_lock(e)
             raise StartFailed(_sentence(error) if isinstance(error, OSError) else str(error), consumed=True) from None
         self.note(e)
+        crashpoints.reached("keeper.noted")
 
     def note(self, e: Execution) -> None:
         """Write down who its main process is. A failure costs the next keeper a search."""

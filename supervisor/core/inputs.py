@@ -128,6 +128,8 @@ def jids(input_: Input) -> tuple[str, ...]:
 def agent_key(input_: Input) -> AgentKey | None:
     """The agent whose record has to be in the world before this input is decided."""
     match input_:
+        case TimerFired(timer=(_, AgentKey() as key, *_)):
+            return key
         case Submit() | Cancel() | TimerFired() | Restarted():
             return None
         case _:

@@ -92,7 +92,7 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
     tokens = [Token("user1234-sim12345-command", n, 1, "main", 0) for n in range(1, jobs + 1)]
     orders = []
     for token in tokens:
-        run_dir = f"{place}/run-{token.serial % 10}"
+        run_dir = f"{place}/run-{token.serial}"
         text = script(token, TaskSpec(command=("/bin/true",), run_dir=run_dir), {"PATH": "/usr/bin:/bin", "HOME": "/"}, f"{folder}/run/{token.name}")
         orders.append({"do": "start", "name": token.name, "token": str(token), "runDir": run_dir, "script": text})
     begin = time.perf_counter()

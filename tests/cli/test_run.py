@@ -119,7 +119,10 @@ def test_the_second_interrupt_leaves(started: Started, fake: Fake) -> None:
 
 def test_a_reader_that_goes_away_ends_the_run(started: Started, fake: Fake) -> None:
     reader, writer = os.pipe()
+    # Shells start what runs in the background with interrupts ignored; a pipeline must end there, too.
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = started("run", "--", "yes", stdout=writer)
+    signal.signal(signal.SIGINT, ignored)
     os.close(writer)
     until(lambda: fake.jobs)
     jid = next(iter(fake.jobs))

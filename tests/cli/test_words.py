@@ -53,8 +53,8 @@ def test_cleaned_text_keeps_what_people_write() -> None:
 
 
 @pytest.mark.parametrize(("line", "permille"), [
-    ("       0  0.065651733   -3.2595015", 0), ("    7500   0.1   -3.2", 500), ("   15000 0.1", 1000), ("99999 x", 1000),
-    ("Step Temp E_pair", None), ("", None), ("  12", None),
+    ("       0  0.065651733   -3.2595015", 0), ("    7500   0.1   -3.2", 500), ("   15000 0.1", 1000), ("99999 -1", 1000),
+    ("Step Temp E_pair", None), ("302 atoms in group lower", None), ("", None), ("  12", None),
 ])
 def test_the_progress_of_lammps_is_read_from_its_output(line: str, permille: int | None) -> None:
     assert computations.lammps().permille(line) == permille

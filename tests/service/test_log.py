@@ -10,7 +10,7 @@ import pytest
 from pykern import pkdebug
 
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.runtime.log import Direct, Log, Record
+from jobscribe.runtime.log import Direct, Record
 from jobscribe.service.log import PkdebugSink, open_log
 from jobscribe.service.settings import LogSettings
 

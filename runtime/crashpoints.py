@@ -1,0 +1,55 @@
+"""Named places where a process can be made to die, so that tests can visit every one of them. Standard library only.
+
+`JOBSCRIBE_CRASHPOINT=<name>:<n>` in the environment of a supervisor makes the process that comes to this place for the n-th
+time kill itself there (SIGKILL: nothing is flushed, closed or said). Without it `reached` is a comparison with None.
+"""
+
+import os
+import signal
+
+VARIABLE = "JOBSCRIBE_CRASHPOINT"
+
+#: Every place, in the order in which one run passes them.
+POINTS = (
+    "supervisor.decided",  # an input was decided, nothing of it is anywhere else
+    "supervisor.taken",  # the writer took it, nothing is written
+    "supervisor.committed",  # it is in the log, the witness does not know
+    "supervisor.witnessed",  # it is durable, nobody was told
+    "supervisor.delivered",  # the engine will be told
+    "supervisor.durable",  # the engine knows, nothing was done about it
+    "supervisor.acted",  # replies and messages are on their way
+    "agent.received",  # a run op was read, the keeper knows nothing
+    "keeper.consumed",  # the token is used, nothing runs
+    "keeper.spawned",  # it runs, nobody wrote down who it is
+    "keeper.noted",  # it is written down, the agent was not told
+    "keeper.reaped",  # it ended, the exit is not written down
+    "keeper.ended",  # the exit is written down, the agent was not told
+)
+
+_armed: str | None = None
+_left = 0
+
+
+def arm(setting: str | None) -> None:
+    """`<name>:<n>` as in the environment variable; None disarms. Raises ValueError for a place that does not exist."""
+    global _armed, _left
+    if not setting:
+        _armed = None
+        return
+    name, _, count = setting.partition(":")
+    if name not in POINTS:
+        raise ValueError(f"{VARIABLE}: there is no crash point {name!r}; there are: {', '.join(POINTS)}")
+    _armed, _left = name, int(count or "1")
+
+
+def reached(name: str) -> None:
+    """Die here, if that was asked for."""
+    global _left
+    if _armed != name:
+        return
+    _left -= 1
+    if _left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get(VARIABLE))

@@ -1,0 +1,654 @@
+"""The engine: decide, store, act - in this order, only on what is durable, and whole again after a disk that failed."""
+
+import gc
+from collections import Counter
+
+import pytest
+from jobscribe.db.failing import Faults
+from jobscribe.db.job import Job, evolve
+from jobscribe.db.memory import MemoryStore
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.messages import RunStatusUpdate, Snapshot
+from jobscribe.protocol.requests import RunCancel, RunSimulation
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core import slots
+from jobscribe.supervisor.core.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    Cancel,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    Now,
+    Restarted,
+    Submit,
+    TimerFired,
+    agent_key,
+    jids,
+    refusal_handle,
+)
+from jobscribe.supervisor.core.world import Policy
+from jobscribe.supervisor.engine import AT_HAND, PAUSE_SECS, Engine
+
+
+class House:
+    """Store, engine and ports. With `hold` nothing is durable before `commit`."""
+
+    def __init__(self, kit, *, hold=False, store=None, **policy):
+        self.kit, self.wall, self.mono, self.moment = kit, kit.WALL, 1000.0, 0
+        self.faults = Faults()
+        self.store = store or MemoryStore(lambda call: call(), hold=hold, point=self.faults)
+        self.engine = Engine(Policy(**policy), self.store, self)
+        self.performed, self.projections, self.notices, self.dead, self.live = [], [], [], [], []
+        self.when_performed = lambda effect: None
+        self.handles = 0
+
+    # ports
+
+    def now(self):
+        self.moment += 1
+        return Now(wall=self.wall, mono=self.mono, boot_id="b", entropy=self.moment.to_bytes(8, "big"))
+
+    def perform(self, effect):
+        self.performed.append(effect)
+        self.when_performed(effect)
+
+    def projected(self, job, position, at):
+        self.projections.append((job, position, at))
+
+    def connections(self):
+        return self.live
+
+    def fatal(self, refusal):
+        self.dead.append(refusal.code)
+
+    def noticed(self, what, detail):
+        self.notices.append(what)
+
+    # words
+
+    def submission(self, n=1, uid=None, req_id=None, force=False, **fields):
+        self.handles += 1
+        spec = self.kit.spec(n, uid or self.kit.UID, **fields)
+        return Submit(self.handles, RunSimulation(req_id=req_id or f"submit-{self.handles:05d}", run=spec, force_run=force), "/d")
+
+    def submit(self, *args, **kwargs):
+        """Returns the handle that waits for the answer."""
+        input_ = self.submission(*args, **kwargs)
+        self.engine.tell(input_)
+        return input_.handle
+
+    def cancel(self, n=1, uid=None, req_id=None):
+        self.handles += 1
+        uid = uid or self.kit.UID
+        request = RunCancel(req_id=req_id or f"cancel-{self.handles:05d}", uid=uid, compute_jid=self.kit.jid_of(n, uid))
+        self.engine.tell(Cancel(self.handles, request))
+        return self.handles
+
+    def agent(self, epoch=1, key=None, *executions, number=1):
+        key = key or self.kit.key_of()
+        self.live = [c for c in self.live if c[0] != key] + [(key, epoch, self.kit.alive(key))]
+        self.engine.tell(AgentConnected(key, epoch, self.kit.alive(key)))
+        self.engine.tell(AgentSaid(key, epoch, Snapshot(number=number, page=0, last=True, executions=executions)))
+
+    def says(self, execution, epoch=1, key=None):
+        self.engine.tell(AgentSaid(key or self.kit.key_of(), epoch, RunStatusUpdate(execution=execution)))
+
+    def job(self, n=1, uid=None):
+        return self.engine.durable(self.kit.jid_of(n, uid or self.kit.UID)).job
+
+    def token(self, n=1, uid=None):
+        return self.engine.world.jobs[self.kit.jid_of(n, uid or self.kit.UID)].live_tasks()[0].token
+
+    def asked(self, type_):
+        return [e for e in self.performed if isinstance(e, type_)]
+
+    def sent(self, name):
+        return [e.message for e in self.asked(fx.SendOp) if e.message.__struct_config__.tag == name]
+
+    def answers(self):
+        """handle -> serial or the code of the refusal."""
+        return {e.handle: e.serial if isinstance(e, fx.ReplyStatus) else e.refusal.code
+                for e in self.performed if isinstance(e, fx.ReplyStatus | fx.ReplyRefusal)}
+
+    def wait_out(self):
+        self.mono += PAUSE_SECS
+        self.wall += PAUSE_SECS
+
+    def restarted(self, kit, **policy):
+        """Another process on what was durable."""
+        after = House(kit, store=self.store.crash(), **policy)
+        after.wall, after.moment, after.handles = self.wall, self.moment + 1000, self.handles
+        after.engine.start()
+        return after
+
+
+@pytest.fixture
+def house(kit):
+    return House(kit)
+
+
+def check(house):
+    """Fold of the store equals the live state."""
+    jobs = {}
+    for stored in house.store.read_all(0, 10**6):
+        if stored.stream.startswith("job/"):
+            jid = stored.stream[4:]
+            jobs[jid] = evolve(jobs.get(jid, Job(jid=jid)), stored.event)
+    assert house.engine.world.jobs == {j: job for j, job in jobs.items() if job.busy}
+    assert slots.broken(house.engine.world.slots) == []
+    assert {jid: house.engine.durable(jid).job for jid in jobs} == jobs
+
+
+# ---- durable first
+
+
+def test_nothing_is_done_or_shown_before_it_is_durable(kit):
+    house = House(kit, hold=True)
+    house.submit()
+    assert (house.performed, house.projections) == ([], [])
+    assert house.engine.durable(kit.jid_of()) is None
+    house.store.commit()
+    assert [type(e) for e in house.performed] == [fx.ReplyStatus, fx.StartAgent, fx.SetTimer]
+    assert house.job().status == "pending"
+    ((job, _, at),) = house.projections
+    assert (job, at) == (house.job(), kit.WALL)
+
+
+def test_at_the_time_of_the_answer_the_job_can_be_read(house):
+    seen = []
+    house.when_performed = lambda e: seen.append(house.engine.durable(e.jid).job.status) if isinstance(e, fx.ReplyStatus) else None
+    house.submit()
+    assert seen == ["pending"]
+
+
+def test_effects_come_in_the_order_of_decisions_also_of_those_that_write_nothing(kit):
+    """The refusal needs no disk; it still does not overtake what it was decided on."""
+    house = House(kit, hold=True)
+    first = house.submit(1)
+    joined = house.submit(1)
+    refused = house.submit(1, command=("other",))
+    house.engine.tell(TimerFired(("queue", kit.jid_of(9), 1)))
+    assert house.performed == []
+    house.store.commit()
+    assert list(house.answers()) == [first, joined, refused]
+    assert house.answers()[refused] == "anotherRun"
+
+
+def test_without_anything_on_its_way_a_refusal_comes_at_once(kit):
+    house = House(kit, hold=True)
+    handle = house.cancel(9)
+    assert house.answers() == {handle: "notFound"}
+
+
+def test_one_call_is_one_transaction(kit):
+    house = House(kit, hold=True)
+    house.engine.tell(*(house.submission(n) for n in range(1, 6)))
+    assert house.store.waiting == 1
+    house.store.commit()
+    assert len(house.answers()) == 5
+
+
+def test_effects_of_a_decision_that_is_made_while_acting_come_after(house, kit):
+    """Ending a connection tells the engine so, in the midst of the effects of the decision that asked for it."""
+    def told(effect):
+        if isinstance(effect, fx.ReplyStatus) and effect.handle == 1:
+            house.submit(1, command=("other",))
+
+    house.when_performed = told
+    house.submit(1)
+    kinds = [type(e).__name__ for e in house.performed]
+    assert kinds == ["ReplyStatus", "StartAgent", "SetTimer", "ReplyRefusal"]
+
+
+def test_the_position_of_a_job_is_that_of_its_own_last_event(house, kit):
+    """Whether it was just decided or is read from the log."""
+    house.engine.tell(*(house.submission(n) for n in range(1, 4)))
+    house.agent()
+    for n in range(1, 4):
+        jid = kit.jid_of(n)
+        entry = house.engine.durable(jid)
+        assert entry.position == house.store.read("job/" + jid)[-1].position
+        assert house.restarted(kit).engine.durable(jid) == entry if n == 3 else True
+    for job, position, _ in house.projections:
+        assert house.store._log[position - 1].stream == "job/" + job.jid
+
+
+# ---- the same request again
+
+
+def test_the_same_request_while_the_first_is_on_its_way(kit):
+    house = House(kit, hold=True)
+    one, two = house.submit(1, req_id="request-1"), house.submit(1, req_id="request-1", force=True)
+    three = house.submit(2, req_id="request-1")
+    house.store.commit()
+    answers = house.answers()
+    assert answers[one] == answers[two]
+    assert answers[three] == "conflict"
+    assert house.engine._requests == {}
+
+
+def test_the_same_request_after_a_restart(kit):
+    house = House(kit)
+    house.submit(1, req_id="request-1")
+    house.cancel(1, req_id="request-2")
+    after = house.restarted(kit)
+    after.submit(1, req_id="request-1", force=True)
+    again = after.cancel(1, req_id="request-2")
+    assert len(after.answers()) == 2
+    assert after.job().run.serial == after.answers()[again]
+    assert after.store.head() == house.store.head()
+
+
+def test_requests_of_other_users_are_other_requests(house, kit):
+    house.submit(1, req_id="request-1")
+    house.submit(1, uid=kit.OTHER_UID, req_id="request-1")
+    assert set(house.answers().values()) == {int(kit.WALL)}
+    assert house.job(1, kit.OTHER_UID).status == "pending"
+
+
+# ---- jobs come and go
+
+
+def test_finished_jobs_leave_and_come_back_when_asked_for(house, kit):
+    house.submit()
+    house.agent()
+    house.says(kit.ended(house.token()))
+    assert house.engine.world.jobs == {}
+    first = house.job().run.serial
+    house.submit()
+    assert house.engine.world.jobs == {}, "joined the finished one"
+    assert house.answers() == {1: first, 2: first}
+    house.submit(force=True)
+    assert house.job().run.serial == first + 1
+    assert len(house.job().history) == 1
+    check(house)
+
+
+def test_late_words_about_a_finished_job(house, kit):
+    house.submit()
+    house.agent()
+    token = house.token()
+    house.says(kit.ended(token))
+    house.engine._durable.clear()
+    house.performed.clear()
+    house.says(kit.ended(token))
+    house.says(kit.running(token))
+    assert [m.tokens for m in house.sent("run_ack")] == [(token,)]
+    assert [m.token for m in house.sent("cancel")] == [token]
+    assert house.engine.world.jobs == {}
+    check(house)
+
+
+def test_a_snapshot_brings_its_jobs(house, kit):
+    house.submit()
+    house.agent()
+    token = house.token()
+    house.says(kit.ended(token))
+    house.engine._durable.clear()
+    house.agent(2, None, kit.ended(token), kit.ended(kit.replace(token, serial=1)))
+    assert house.engine.world.jobs == {}
+    assert {m.tokens[0].serial for m in house.sent("run_ack")} == {1, token.serial}
+
+
+def test_a_job_nobody_knows(house, kit):
+    assert house.engine.durable(kit.jid_of(8)) is None
+    house.agent()
+    house.says(kit.ended(kit.replace(_token(kit), serial=7)))
+    assert house.engine.world.jobs == {}
+
+
+def _token(kit):
+    return Token(kit.jid_of(8), 5, 1, "main", 0)
+
+
+def lives(house, kit, count, start=0):
+    for n in range(start, start + count):
+        house.submit(n)
+        token = house.token(n)
+        house.says(kit.running(token))
+        house.says(kit.ended(token, n % 2))
+
+
+def size(engine):
+    return (len(engine.world.jobs), len(engine.world.slots.pools), len(engine.world.slots.claims), len(engine._pending),
+            len(engine._requests), sum(len(v.placed) + len(v.queued) for v in engine.world.agents.values()), len(engine.world.agents))
+
+
+def test_memory_is_flat_after_5000_job_lives(house, kit):
+    """Whatever the engine refers to; the store here keeps all events in memory and is left out, timers are paired."""
+    house.submit(99_999)
+    house.agent()
+    house.says(kit.ended(house.token(99_999)))
+    lives(house, kit, AT_HAND + 50)
+    before = size(house.engine)
+    reached = objects(house.engine, house.store)
+    house.performed.clear(), house.projections.clear()
+    timers = Counter()
+    def count(effect):
+        if isinstance(effect, fx.SetTimer):
+            timers[effect.timer] = 1
+        elif isinstance(effect, fx.ClearTimer):
+            timers.pop(effect.timer, None)
+        house.performed.clear()
+        house.projections.clear()
+    house.when_performed = count
+    lives(house, kit, 5000, start=1000)
+    assert size(house.engine) == before == (0, 0, 0, 0, 0, 0, 1)
+    assert len(house.engine._durable) <= AT_HAND + 1
+    assert objects(house.engine, house.store) <= reached * 1.05
+    assert not timers, "every timer of a finished run was given back"
+
+
+def objects(engine, store):
+    """How many objects the engine holds on to, the store's and the ports' left out."""
+    gc.collect()
+    seen, todo = {id(store), id(engine.ports)}, [engine]
+    count = 0
+    while todo:
+        o = todo.pop()
+        if id(o) in seen or isinstance(o, type) or type(o).__name__ in ("module", "function", "builtin_function_or_method"):
+            continue
+        seen.add(id(o))
+        count += 1
+        todo.extend(gc.get_referents(o))
+    return count
+
+
+def test_many_busy_jobs_stay_at_hand_and_finished_ones_are_let_go(kit):
+    house = House(kit)
+    for n in range(AT_HAND + 100):
+        house.submit(n)
+    assert len(house.engine._durable) == len(house.engine.world.jobs) == AT_HAND + 100
+    for n in range(AT_HAND + 100):
+        house.cancel(n)
+    assert house.engine.world.jobs == {}
+    assert len(house.engine._durable) <= AT_HAND
+    for n in range(AT_HAND + 100):
+        assert house.job(n).status == "canceled"
+    assert len(house.engine._durable) <= AT_HAND
+    check(house)
+
+
+def test_busy_ones_that_are_old_do_not_leave_for_finished_ones_that_are_new(kit):
+    house = House(kit)
+    for n in range(20):
+        house.submit(n)
+    for n in range(20, AT_HAND + 200):
+        house.submit(n)
+        house.cancel(n)
+    assert {kit.jid_of(n) for n in range(20)} <= house.engine._durable.keys()
+    assert len(house.engine._durable) <= AT_HAND + 20
+
+
+# ---- restart
+
+
+def test_a_restart_finds_what_was_durable_and_nothing_else(kit):
+    house = House(kit, hold=True)
+    house.submit(1)
+    house.submit(2)
+    house.store.commit()
+    house.submit(3)
+    after = house.restarted(kit)
+    assert after.engine.world.jobs.keys() == {kit.jid_of(1), kit.jid_of(2)}
+    after.store.commit()
+    assert [type(e) for e in after.performed] == [fx.StartAgent, fx.SetTimer]
+    after.agent()
+    after.store.commit()
+    assert [m.token.jid for m in after.sent("run")] == [kit.jid_of(1)]
+    check(after)
+
+
+def test_the_order_of_the_queue_survives(kit):
+    house = House(kit)
+    for n in (3, 1, 2):
+        house.submit(n)
+    after = house.restarted(kit)
+    after.submit(0)
+    after.agent()
+    order = []
+    while after.engine.world.jobs:
+        (run,) = after.sent("run")
+        after.performed.clear()
+        order.append(run.token.jid)
+        after.says(kit.ended(run.token))
+    assert order == [kit.jid_of(n) for n in (3, 1, 2, 0)]
+
+
+def test_agents_are_known_after_a_restart_though_nothing_is_owed(kit):
+    """Their tokens' hashes let them in; the next start goes on counting."""
+    house = House(kit)
+    house.submit()
+    house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
+    house.agent()
+    house.says(kit.ended(house.token()))
+    after = house.restarted(kit)
+    assert after.engine.world.agents == {}
+    assert after.engine.agent_record(kit.key_of()) == house.engine.world.agent(kit.key_of()).record
+    assert after.engine.agent_record(kit.key_of("stranger")).version == 0
+    assert kit.key_of("stranger") not in after.engine.world.agents
+    after.submit(2)
+    assert [e.handle for e in after.asked(fx.FindAgent)] == [{"pid": 9}]
+    check(after)
+
+
+# ---- the disk fails
+
+
+def full(kit, **policy):
+    """A house with one running job and its agent, in the moment in which a submission meets a full disk."""
+    house = House(kit, **policy)
+    house.submit(1)
+    house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
+    house.agent()
+    house.says(kit.running(house.token(1)))
+    house.faults.fail(forever=True)
+    return house
+
+
+def test_what_could_not_be_written_is_refused_and_forgotten(kit):
+    house = full(kit)
+    house.performed.clear()
+    handle = house.submit(2)
+    assert house.answers() == {handle: "storageUnavailable"}
+    assert [e for e in house.performed if not isinstance(e, fx.ReplyRefusal)] == []
+    assert house.engine.durable(kit.jid_of(2)) is None
+    assert house.notices == ["storageUnavailable"]
+    assert house.engine.paused
+    assert house.job(1).status == "running", "reads go on"
+
+
+def test_during_the_pause_requests_are_refused_at_once(kit):
+    house = full(kit)
+    house.submit(2)
+    house.faults.mend()
+    handle = house.submit(3)
+    assert house.answers()[handle] == "storageUnavailable"
+    house.wait_out()
+    handle = house.submit(3)
+    assert isinstance(house.answers()[handle], int)
+    assert not house.engine.paused
+    check(house)
+
+
+def test_everything_decided_on_top_of_what_failed_is_refused(kit):
+    house = House(kit, hold=True)
+    house.faults.fail()
+    handles = [house.submit(1), house.submit(1), house.submit(2), house.cancel(1)]
+    house.store.commit()
+    assert house.answers() == dict.fromkeys(handles, "storageUnavailable")
+    assert house.engine._requests == {}
+    house.wait_out()
+    house.engine.poke()
+    house.store.commit()
+    assert house.engine.world.jobs == {}
+    again = house.submit(1)
+    house.store.commit()
+    assert isinstance(house.answers()[again], int)
+
+
+def test_work_goes_on_without_a_restart_when_it_clears(kit):
+    """The end that was reported meanwhile is found by snapshot."""
+    house = full(kit)
+    token = house.token(1)
+    house.says(kit.ended(token))
+    assert house.job(1).status == "running"
+    assert house.sent("run_ack") == []
+    house.faults.mend()
+    house.wait_out()
+    house.performed.clear()
+    house.engine.poke()
+    assert not house.engine.paused
+    assert len(house.sent("run_status")) == 1
+    assert not house.asked(fx.StartAgent) and not house.asked(fx.FindAgent), "it is connected"
+    house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(token),))))
+    assert house.job(1).status == "completed"
+    assert [m.tokens for m in house.sent("run_ack")] == [(token,)]
+    check(house)
+
+
+def test_an_agent_whose_start_could_not_be_recorded_is_not_started_twice(kit):
+    """It is connected: whatever became of the driver's word."""
+    house = House(kit)
+    house.submit(1)
+    house.faults.fail()
+    house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
+    house.live = [(kit.key_of(), 5, kit.alive(kit.key_of()))]
+    house.performed.clear()
+    house.wait_out()
+    house.engine.poke()
+    assert house.asked(fx.StartAgent) == []
+    house.engine.tell(AgentSaid(kit.key_of(), 5, Snapshot(number=2, page=0, last=True, executions=())))
+    assert len(house.sent("run")) == 1
+
+
+def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
+    """Nothing is owed to it, so it was not folded with the world; its next connection and start must be right."""
+    house = full(kit)
+    house.says(kit.ended(house.token(1)))
+    house.faults.mend()
+    house.wait_out()
+    house.engine.poke()
+    house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(house.token(1)),))))
+    house.faults.fail()
+    house.submit(2)
+    house.wait_out()
+    house.engine.poke()
+    assert house.engine.agent_record(kit.key_of()).token_hashes
+    assert house.engine.agent_record(kit.key_of()).handle == {"pid": 9}
+
+
+@pytest.mark.parametrize("input_", [
+    lambda key: TimerFired(("agent-return", key)), lambda key: TimerFired(("agent-retry", key, 1)),
+    lambda key: TimerFired(("agent-start", key, 1)), lambda key: DriverStarted(key, 9, {}), lambda key: DriverFailed(key, 9, "x"),
+    lambda key: DriverFound(key, "gone", "x"), lambda key: DriverStopped(key), lambda key: AgentDisconnected(key, 1),
+    lambda key: AgentGap(key, 1), lambda key: AgentConnected(key, 5, None),
+])
+def test_late_words_about_an_agent_that_is_not_at_hand_do_not_hide_its_record(kit, input_):
+    house = House(kit)
+    house.submit()
+    house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
+    house.agent()
+    house.says(kit.ended(house.token()))
+    after = house.restarted(kit)
+    message = input_(kit.key_of())
+    after.engine.tell(kit.replace(message, alive=kit.alive(kit.key_of())) if isinstance(message, AgentConnected) else message)
+    assert after.engine.agent_record(kit.key_of()).handle == {"pid": 9}
+
+
+def test_a_store_that_is_gone_for_good_is_fatal(kit):
+    house = full(kit)
+    house.faults.fail(fatal=True)
+    house.submit(2)
+    house.wait_out()
+    house.engine.poke()
+    assert house.dead == ["storageUnavailable"]
+    handle = house.submit(3)
+    assert house.answers()[handle] == "storageUnavailable"
+
+
+def test_the_disk_is_still_full_after_the_pause(kit):
+    house = full(kit)
+    house.submit(2)
+    for _ in range(3):
+        house.wait_out()
+        handle = house.submit(2)
+        assert house.answers()[handle] == "storageUnavailable"
+    assert house.dead == []
+    house.faults.mend()
+    house.wait_out()
+    handle = house.submit(2)
+    assert isinstance(house.answers()[handle], int)
+    check(house)
+
+
+def test_poking_a_sound_engine_does_nothing(house):
+    house.engine.poke()
+    assert house.performed == []
+
+
+def test_what_cannot_be_read_is_refused_and_said(kit):
+    house = House(kit)
+    house.store.close()
+    handle = house.submit()
+    assert house.answers() == {handle: "storageUnavailable"}
+    assert house.notices == ["storageUnavailable"]
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(kit, nth):
+    """A small day's work; the client and the agent ask again as they do."""
+    house = House(kit)
+    house.submit(99)
+    house.agent()
+    house.says(kit.ended(house.token(99)))
+    house.faults.fail(nth)
+    machine, number = {}, 10
+    house.performed.clear()
+    for round_ in range(30):
+        for n in (1, 2, 3):
+            if round_ % 3 == 0 and f"done {n}" not in machine:
+                house.submit(n, req_id=f"request-{n}")
+                if isinstance(house.answers()[house.handles], int):
+                    machine[f"done {n}"] = house.answers()[house.handles]
+        for message in house.sent("run"):
+            machine.setdefault(message.token, kit.ended(message.token))
+        reports = [e for t, e in machine.items() if not isinstance(t, str)]
+        for e in reports:
+            house.says(e)
+        if house.sent("run_status"):
+            house.performed.clear()
+            number += 1
+            house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=number, page=0, last=True, executions=tuple(reports))))
+        for ack in house.sent("run_ack"):
+            for t in ack.tokens:
+                machine.pop(t, None)
+        house.mono += 0.5
+        house.engine.poke()
+    assert house.faults.failed == 1
+    for n in (1, 2, 3):
+        assert house.job(n).status == "completed"
+        assert house.job(n).run.serial == machine[f"done {n}"]
+    check(house)
+
+
+# ---- what inputs need
+
+
+def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):
+    key, token = kit.key_of(), _token(kit)
+    sub = Submit(1, RunSimulation(req_id="request-1", run=kit.spec(1)), "/d")
+    cancel = Cancel(2, RunCancel(req_id="request-1", uid=kit.UID, compute_jid=kit.jid_of(2)))
+    update = AgentSaid(key, 1, RunStatusUpdate(execution=kit.starting(token)))
+    page = AgentSaid(key, 1, Snapshot(number=1, page=0, last=True, executions=(kit.starting(token), kit.running(token))))
+    assert [jids(i) for i in (sub, cancel, update, page, AgentSaid(key, 1, kit.alive(key)), Restarted())] == [
+        (kit.jid_of(1),), (kit.jid_of(2),), (token.jid,), (token.jid, token.jid), (), (),
+    ]
+    assert [refusal_handle(i) for i in (sub, cancel, update)] == [1, 2, None]
+    assert [agent_key(i) for i in (sub, cancel, update, TimerFired(("agent-return", key)), TimerFired(("op", token)), Restarted())] == [
+        None, None, key, key, None, None,
+    ]
