@@ -50,8 +50,14 @@ _LOCK_PATIENCE = 0.3
 _PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
 
+_USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration on stdin"
+
+
 def main() -> int:
     """The exec form: configuration on stdin, the agent as a new interpreter."""
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write(_USAGE + "\n")
+        return 0
     try:
         root, folder = _arguments(sys.argv[1:])
         config = json.loads(sys.stdin.buffer.read())
@@ -213,7 +219,7 @@ def _arguments(given: list[str]) -> tuple[str, str]:
     """--root ROOT --folder FOLDER; raises ValueError. (argparse would cost a megabyte of every keeper's memory.)"""
     pairs = dict(zip(given[::2], given[1::2], strict=False))
     if len(given) != 4 or set(pairs) != {"--root", "--folder"}:
-        raise ValueError("usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration on stdin")
+        raise ValueError(_USAGE)
     return pairs["--root"], pairs["--folder"]
 
 

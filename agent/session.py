@@ -185,7 +185,10 @@ class Session:
         return [self._report(known, mono)] if self._up else []
 
     def launch_failed(self, token: Token, detail: str, mono: float) -> list[Output]:
-        """The agent itself could not hand it to the keeper."""
+        """The agent itself could not hand it to the keeper. What the keeper has said of it since then stands."""
+        there = self._known.get(token)
+        if there is not None and there.execution.state != "starting":
+            return []
         known = self._learn(_failed(token, detail), mono)
         return [self._report(known, mono)]
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..client.replies import RunState
 
 FAILED, LEFT, PIPE = 125, 130, 141
+#: Between two looks at a run that waits, whose reason may change, and at one that runs.
+SOON_SECS, SELDOM_SECS = 2.0, 20.0
 _STREAMS = ("stdout", "stderr")
 
 
@@ -65,15 +67,13 @@ def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> Pump:
 
 def _waited(s: Session, job: "Job") -> "RunState":
     """Its final state. Says why it waits while it does."""
-    begun = time.monotonic()
-    while True:
-        state = job.wait(timeout=2.0)
-        if state.finished:
-            return state
-        if state.state == "pending" or not state.known:
+    begun, step = time.monotonic(), SOON_SECS
+    while not (state := job.wait(timeout=step)).finished:
+        waits = state.state == "pending" or not state.known
+        if waits:
             s.screen.progress(f"{job.jid} {state.sentence()}", time.monotonic() - begun)
-        elif state.known:
-            return job.wait()
+        step = SOON_SECS if waits else SELDOM_SECS
+    return state
 
 
 def _canceled(s: Session, job: "Job", pumps: list[Pump]) -> "RunState":

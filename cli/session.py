@@ -26,7 +26,7 @@ class Session:
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.screen = Screen(json=bool(options.get("json")))
-        self._clients: "dict[str, Client]" = {}
+        self._clients: dict[str, Client] = {}
         self._secret: str | None = None
 
     @property

@@ -1,7 +1,8 @@
 """Named places where a process can be made to die, so that tests can visit every one of them. Standard library only.
 
-`JOBSCRIBE_CRASHPOINT=<name>:<n>` in the environment of a supervisor makes the process that comes to this place for the n-th
-time kill itself there (SIGKILL: nothing is flushed, closed or said). Without it `reached` is a comparison with None.
+`JOBSCRIBE_CRASHPOINT=<name>:<n>:<file>` in the environment of a supervisor makes the process that comes to this place for the
+n-th time kill itself there (SIGKILL: nothing is flushed, closed or said). It strikes once: it makes the file, and spares whoever
+finds it there. Without the variable `reached` is a comparison with None.
 """
 
 import os
@@ -28,18 +29,19 @@ POINTS = (
 
 _armed: str | None = None
 _left = 0
+_struck = ""
 
 
 def arm(setting: str | None) -> None:
-    """`<name>:<n>` as in the environment variable; None disarms. Raises ValueError for a place that does not exist."""
-    global _armed, _left
+    """As in the environment variable; None disarms. Raises ValueError for a place that does not exist."""
+    global _armed, _left, _struck
     if not setting:
         _armed = None
         return
-    name, _, count = setting.partition(":")
+    name, count, struck = setting.split(":", 2)
     if name not in POINTS:
         raise ValueError(f"{VARIABLE}: there is no crash point {name!r}; there are: {', '.join(POINTS)}")
-    _armed, _left = name, int(count or "1")
+    _armed, _left, _struck = name, int(count), struck
 
 
 def reached(name: str) -> None:
@@ -48,8 +50,13 @@ def reached(name: str) -> None:
     if _armed != name:
         return
     _left -= 1
-    if _left <= 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if _left > 0:
+        return
+    try:
+        os.close(os.open(_struck, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 arm(os.environ.get(VARIABLE))

@@ -71,6 +71,13 @@ def alive(pid: int, ticks: int) -> bool:
     return found is not None and found.ticks == ticks and not found.over
 
 
+def image(pid: int) -> int:
+    """A number that changes when the process executes another program (where its stack began); 0 where that is not to be seen."""
+    raw = _read(f"/proc/{pid}/stat")
+    f = raw[raw.rfind(b")") + 2 :].split(None, 26)
+    return int(f[25]) if len(f) > 25 else 0
+
+
 def children() -> list[int]:
     """Pids of this process's own children, zombies included. Exact for a process without other threads that reaps by itself."""
     me = os.getpid()
@@ -92,19 +99,18 @@ def table() -> dict[int, Process]:
     return out
 
 
-def with_descendants(roots: Iterable[int], processes: dict[int, Process]) -> set[int]:
-    """These pids and everything below them in the table, as far as it is in there."""
+def with_descendants(roots: Iterable[int], processes: dict[int, Process]) -> list[int]:
+    """These pids and everything below them in the table, as far as it is in there; parents before their children."""
     below: dict[int, list[int]] = {}
     for p in processes.values():
         below.setdefault(p.parent, []).append(p.pid)
-    out: set[int] = set()
-    todo = [pid for pid in roots if pid in processes]
-    while todo:
-        pid = todo.pop()
-        if pid not in out:
-            out.add(pid)
-            todo.extend(below.get(pid, ()))
-    return out
+    out = dict.fromkeys(pid for pid in roots if pid in processes)
+    todo = list(out)
+    for pid in todo:  # grows while it is walked
+        new = [child for child in below.get(pid, ()) if child not in out]
+        out.update(dict.fromkeys(new))
+        todo.extend(new)
+    return todo
 
 
 def environment(pid: int, *names: bytes) -> list[bytes | None]:

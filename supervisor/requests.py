@@ -37,7 +37,7 @@ def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:
         if is_secret(name, ""):
             raise Refusal("badRequest", f"the environment variable {name} looks like a secret; what is submitted is kept in the log, "
                                         "so put the secret into a file that only the job's user can read and pass its path")
-    size = sum(len(a) for a in spec.command) + sum(len(k) + len(v) for k, v in spec.env.items())
+    size = sum(len(a) for a in (*spec.wrap, *spec.command)) + sum(len(k) + len(v) for k, v in spec.env.items())
     if size > 512 * 1024:
         raise Refusal("tooLarge", f"command and environment take {size} characters; the limit is {512 * 1024}")
 

@@ -19,6 +19,12 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None) -> Answer
     if run is None or status["state"] == "missing":
         answer["cause"], answer["sentence"] = "missing", f"there is no such run ({status.get('reason')})"
         return answer
+    if status.get("superseded"):
+        # of an earlier run its status and reason are kept; the events have the rest
+        said = f": {status['error']}" if status["error"] else ""
+        answer["cause"], answer["sentence"] = status["reason"], f"it is an earlier run and ended as {status['state']}{said}"
+        answer["try"] = [f"jobscribe trace {job.jid}"]
+        return answer
     if evidence_folder:
         answer["logs"] = [f"{evidence_folder}/{name}" for name in ("stdout.log", "stderr.log", "exit.json", "script.sh")]
     if not status["known"]:

@@ -99,10 +99,15 @@ class Ending:
         return e.pause
 
     def _terminate(self, e: Execution, left: list[Process]) -> None:
-        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one has to wake up for it."""
+        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one has to wake up for it.
+
+        A program that was executed since is something new: between fork and exec a shell may have taken the signal for its own.
+        Parents come first: a shell that sees its command die first would call that an ordinary exit.
+        """
         for p in left:
-            if (p.pid, p.ticks) not in e.terminated:
-                e.terminated.add((p.pid, p.ticks))
+            told = (p.pid, p.ticks, processes.image(p.pid))
+            if told not in e.terminated:
+                e.terminated.add(told)
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
                 processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
 

@@ -46,8 +46,8 @@ class Execution:
         self.stop_reason: str | None = None
         #: monotonic time from which on everything of it is killed
         self.kill_at: float | None = None
-        #: processes that were sent SIGTERM, and those killed after the main process had ended: (pid, ticks)
-        self.terminated: set[tuple[int, int]] = set()
+        #: what was sent SIGTERM (pid, ticks, image), and what was killed after the main process had ended (pid, ticks)
+        self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
         #: is it being killed; how often it was looked at since; and the pause until the next look
         self.killing = False

@@ -123,6 +123,11 @@ class Keeper:
                     out.append(p)
         return out
 
+    def wake(self) -> None:
+        """End a job's long sleep (waits for it to begin)."""
+        sleeping = until(lambda: [p for p in self.naps() if p.cmdline()[:1] == ["sleep"]])
+        sleeping[0].kill()
+
     def log(self) -> str:
         return (self.place / "keeper.log").read_text()
 
@@ -220,7 +225,7 @@ def new_keeper(place: Path, who: int) -> Iterator[Callable[..., Keeper]]:
         return keeper.start()
 
     yield make
-    for keeper in made:
+    for keeper in reversed(made):
         keeper.close()
 
 

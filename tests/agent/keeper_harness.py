@@ -6,6 +6,7 @@ and replace the relay like an agent. UID is the user to become first (-1: stay);
 
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -21,7 +22,19 @@ def main() -> int:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
+    _starve_on_sigusr1()
     return keeper.run(config, lambda sock: _spawn(sock, path))
+
+
+def _starve_on_sigusr1() -> None:
+    """Let the test take away, and give back, the keeper's descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def toggle(*_: object) -> None:
+        starving = resource.getrlimit(resource.RLIMIT_NOFILE)[0] != soft
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft if starving else 12, hard))
+
+    signal.signal(signal.SIGUSR1, toggle)
 
 
 def _spawn(sock: socket.socket, path: str) -> int:

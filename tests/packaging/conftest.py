@@ -1,5 +1,6 @@
 """The wheel and the source archive, built once from what git knows of the tree, in a copy of it."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -22,19 +23,25 @@ class Built(NamedTuple):
 
 def run(*args: str | pathlib.Path, cwd: pathlib.Path, **env: str) -> str:
     """stdout of a command that must succeed. Its environment is `env` and what pip needs to reach its index."""
-    import os
-
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG") or k.startswith(("PIP_", "SSL_", "http", "HTTP", "no_proxy"))}
     done = subprocess.run(list(map(str, args)), cwd=cwd, env=kept | env, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
+def listed() -> list[str]:
+    """Files of the tree as git knows it; of an unpacked source archive, which has no git, all but what tools leave behind."""
+    if (ROOT / ".git").exists():
+        return run("git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    made = {"__pycache__", "build", "dist", "jobscribe.egg-info", "PKG-INFO", "setup.cfg"}
+    paths = (p.relative_to(ROOT) for p in ROOT.rglob("*"))
+    return [p.as_posix() for p in paths if not any(part.startswith(".") or part in made for part in p.parts)]
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     place = tmp_path_factory.mktemp("build")
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
-    tree = sorted(name for name in listed if (ROOT / name).is_file())
+    tree = sorted(name for name in listed() if (ROOT / name).is_file())
     for name in tree:
         (place / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, place / "tree" / name)

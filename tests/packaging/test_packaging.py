@@ -66,7 +66,7 @@ def test_none_of_our_folders_is_importable_by_its_own_name(agent_python: pathlib
 
 def modules_after(python: pathlib.Path, code: str) -> set[str]:
     """Top-level modules beyond the standard library that are loaded after this code."""
-    tail = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names) - {'__main__'}))"
+    tail = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names) - {'__main__', 'cython_runtime'}))"
     return {m for m in run(python, "-c", f"{code}\n{tail}").split() if not m.startswith(("_", "sitecustomize"))}
 
 

@@ -97,8 +97,7 @@ PLACES: dict[str, Any] = {
 def test_a_known_secret_is_not_shown_wherever_it_stands(redactor: Redactor, place: str, secret: str) -> None:
     shown = str(redactor.value(PLACES[place](secret)))
     for form in (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]):
-        assert form not in shown
-        assert form[:-1] not in shown and form[1:] not in shown, "most of it is shown"
+        assert form[:5] not in shown and form[-5:] not in shown
 
 
 def test_a_secret_in_a_traceback_is_not_shown_and_the_end_is(redactor: Redactor) -> None:

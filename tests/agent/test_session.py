@@ -1,0 +1,426 @@
+"""The agent's session: every message in every state, in every order, again and again."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobscribe.agent import session as session_module
+from jobscribe.agent.session import REPEAT_SECS, Forget, Launch, Quit, Read, Send, Session, Stop
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import Token, op_id
+from jobscribe.protocol.messages import (
+    SNAPSHOT_PAGE,
+    Cancel,
+    Kill,
+    ReadLog,
+    Run,
+    RunAck,
+    RunStatus,
+    RunStatusUpdate,
+    Snapshot,
+    TaskSpec,
+)
+
+SPEC = TaskSpec(command=("true",), run_dir="/d")
+
+
+def token(n=1, serial=100, attempt=1):
+    return Token(f"user0001-sim{n:05d}-command", serial, attempt, "main", 0)
+
+
+T = token()
+
+
+def run(t=T):
+    return Run(op_id=op_id(t, "run"), token=t, spec=SPEC)
+
+
+def cancel(t=T, grace=2.0):
+    return Cancel(op_id=op_id(t, "cancel"), token=t, reason="cancel", grace_secs=grace)
+
+
+def started(t=T, elapsed=0.0, pid=50):
+    return {"is": "started", "token": str(t), "state": "running", "pid": pid, "startTicks": 7, "startedAt": 1.7e9, "elapsed": elapsed}
+
+
+def ended(t=T, code=0, **exit_):
+    return {"is": "ended", "token": str(t), "state": "ended", "pid": 50, "startTicks": 7, "exit": {"code": code, **exit_}}
+
+
+def never(t=T, detail="it was not to be started"):
+    return {"is": "ended", "token": str(t), "state": "ended", "exit": {"source": "start", "detail": detail}}
+
+
+def session(*steps, up=True):
+    """A connected session after these messages and keeper's words."""
+    s = Session()
+    if up:
+        s.connected(0.0)
+    for step in steps:
+        s.keeper_said(step, 0.0) if isinstance(step, dict) else s.received(step, 0.0)
+    return s
+
+
+def reported(outputs):
+    """States that the outputs report, by update or snapshot: token -> state."""
+    states = {}
+    for o in outputs:
+        if isinstance(o, Send) and isinstance(o.message, RunStatusUpdate):
+            states[o.message.execution.token] = o.message.execution.state
+        if isinstance(o, Send) and isinstance(o.message, Snapshot):
+            states |= {e.token: e.state for e in o.message.executions}
+    return states
+
+
+def is_update(outputs, state, t=T):
+    (output,) = outputs
+    assert isinstance(output.message, RunStatusUpdate)
+    return reported(outputs) == {t: state}
+
+
+#: the steps that lead to each state
+STATES = {
+    "unknown": (), "starting": (run(),), "running": (run(), started()), "ended": (run(), started(), ended()),
+    "acknowledged": (run(), started(), ended(), RunAck(tokens=(T,))), "canceled first": (cancel(),),
+    "canceled and ended": (cancel(), never()),
+}
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("unknown", Launch), ("starting", "starting"), ("running", "running"), ("ended", "ended"), ("acknowledged", Launch),
+    ("canceled first", "starting"), ("canceled and ended", "ended"),
+])
+def test_run_in_every_state(state, expected):
+    """Only what the session never saw goes to the keeper, whose ledger has the last word on what was started before."""
+    outputs = session(*STATES[state]).received(run(), 1.0)
+    if expected is Launch:
+        assert outputs == [Launch(T, SPEC)]
+    else:
+        assert is_update(outputs, expected)
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("unknown", Stop), ("starting", Stop), ("running", Stop), ("ended", "ended"), ("acknowledged", Stop), ("canceled first", Stop),
+    ("canceled and ended", "ended"),
+])
+def test_cancel_in_every_state(state, expected):
+    outputs = session(*STATES[state]).received(cancel(), 1.0)
+    if expected is Stop:
+        assert outputs == [Stop(T, "cancel", 2.0)]
+    else:
+        assert is_update(outputs, expected)
+
+
+@pytest.mark.parametrize(("state", "forgets"), [
+    ("unknown", False), ("starting", False), ("running", False), ("ended", True), ("acknowledged", False), ("canceled first", False),
+    ("canceled and ended", True),
+])
+def test_acknowledgement_in_every_state(state, forgets):
+    """Only what ended may be forgotten, and once."""
+    s = session(*STATES[state])
+    before = s.executions()
+    assert s.received(RunAck(tokens=(T, token(2))), 1.0) == ([Forget((T,))] if forgets else [])
+    assert s.executions() == ([] if forgets else before)
+    assert s.received(RunAck(tokens=(T,)), 1.0) == []
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_snapshot_in_every_state(state):
+    s = session(*STATES[state])
+    outputs = s.received(RunStatus(op_id="o" * 32), 1.0)
+    assert [type(o.message) for o in outputs] == [Snapshot]
+    said = {"unknown": None, "acknowledged": None, "canceled first": "starting", "canceled and ended": "ended"}.get(state, state)
+    assert reported(outputs) == ({} if said is None else {T: said})
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_others_in_every_state(state):
+    s = session(*STATES[state])
+    read = ReadLog(op_id="o" * 32, token=T, stream="stdout", offset=0, limit=10)
+    assert s.received(read, 1.0) == [Read(read)]
+    assert s.received(Kill(reason="bye", stop_jobs=True), 1.0) == [Quit("bye", True)]
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("unknown", "ended"), ("starting", "ended"), ("running", "ended"), ("ended", None), ("acknowledged", "ended"),
+    ("canceled first", "ended"), ("canceled and ended", None),
+])
+def test_an_end_in_every_state(state, expected):
+    """Said once; a second end says nothing new, and never another exit."""
+    s = session(*STATES[state])
+    first = [e.exit for e in s.executions()]
+    outputs = s.keeper_said(ended(code=9), 1.0)
+    if expected is None:
+        assert outputs == []
+        assert [e.exit for e in s.executions()] == first
+    else:
+        assert is_update(outputs, expected)
+        assert s.executions()[0].exit.code == 9
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("starting", "running"), ("running", "running"), ("ended", None), ("canceled first", "running"), ("canceled and ended", None),
+])
+def test_a_start_in_every_state(state, expected):
+    """What ended does not come back to life by a word that was late."""
+    outputs = session(*STATES[state]).keeper_said(started(), 1.0)
+    assert outputs == [] if expected is None else is_update(outputs, expected)
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("starting", "ended"), ("acknowledged", "ended"), ("running", None), ("ended", None), ("canceled and ended", None),
+])
+def test_what_could_not_be_handed_over_has_ended_unless_the_keeper_knows_better(state, expected):
+    s = session(*STATES[state])
+    before = s.executions()
+    outputs = s.launch_failed(T, "OSError: no", 1.0)
+    if expected is None:
+        assert (outputs, s.executions()) == ([], before)
+    else:
+        assert is_update(outputs, expected)
+        assert s.executions()[0].exit.source == "start"
+
+
+def test_what_could_not_be_handed_over_is_reported():
+    s = session(run())
+    outputs = s.launch_failed(T, "OSError: no", 1.0)
+    assert is_update(outputs, "ended")
+    assert outputs[0].message.execution.exit.detail == "OSError: no"
+
+
+# ---- stories
+
+
+def test_run_after_cancel_is_never_launched():
+    s = session()
+    outputs = [o for m in (cancel(), run(), run(), cancel(), run()) for o in s.received(m, 0.0)]
+    assert not [o for o in outputs if isinstance(o, Launch)]
+    assert len([o for o in outputs if isinstance(o, Stop)]) == 2
+
+
+def test_a_run_that_is_repeated_is_launched_once():
+    s = session()
+    outputs = [o for _ in range(5) for o in s.received(run(), 0.0)]
+    assert [type(o) for o in outputs] == [Launch, Send, Send, Send, Send]
+
+
+def test_an_older_serial_is_refused_and_reported_until_it_is_acknowledged():
+    old = token(serial=99)
+    s = session(run())
+    outputs = s.received(run(old), 0.0)
+    assert is_update(outputs, "ended", old)
+    exit_ = outputs[0].message.execution.exit
+    assert (exit_.source, exit_.detail) == ("start", "a newer run of this job was here before")
+    assert is_update(s.received(run(old), 0.0), "ended", old)
+    assert s.received(RunAck(tokens=(old,)), 0.0) == [Forget((old,))]
+    assert is_update(s.received(run(old), 0.0), "ended", old), "and again after that"
+
+
+def test_an_older_serial_is_refused_even_when_the_newer_is_over_and_forgotten():
+    s = session(*STATES["acknowledged"])
+    assert is_update(s.received(run(token(serial=99)), 0.0), "ended", token(serial=99))
+    assert s.received(run(token(serial=101)), 0.0) == [Launch(token(serial=101), SPEC)]
+    assert s.received(run(token(2, serial=1)), 0.0) == [Launch(token(2, serial=1), SPEC)], "another job has serials of its own"
+
+
+def test_serials_are_learned_from_the_keeper_and_from_cancels_too():
+    s = Session()
+    s.keeper_hello([started(token(serial=200))], 0.0)
+    s.received(cancel(token(2, serial=200)), 0.0)
+    for n in (1, 2):
+        assert is_update(s.received(run(token(n, serial=199)), 0.0), "ended", token(n, serial=199))
+
+
+def test_a_lower_serial_does_not_lower_what_was_seen():
+    s = session(run(token(serial=200)))
+    s.received(cancel(token(serial=150)), 0.0)
+    assert is_update(s.received(run(token(serial=199)), 0.0), "ended", token(serial=199))
+
+
+def test_serials_of_old_jobs_are_let_go(monkeypatch):
+    monkeypatch.setattr(session_module, "SERIALS_KEPT", 3)
+    s = session(*(run(token(n)) for n in (1, 2, 3)), cancel(token(1)))
+    s.received(run(token(1, serial=101)), 0.0)
+    s.received(run(token(4)), 0.0)
+    assert s.received(run(token(2, serial=5)), 0.0) == [Launch(token(2, serial=5), SPEC)], "2 was seen longest ago"
+    assert is_update(s.received(run(token(4, serial=5)), 0.0), "ended", token(4, serial=5))
+
+
+# ---- connections
+
+
+def test_a_connection_begins_with_everything():
+    s = session(run(), started(), up=False)
+    s.keeper_said(ended(token(2)), 0.0)
+    outputs = s.connected(1.0)
+    assert reported(outputs) == {T: "running", token(2): "ended"}
+
+
+def test_nothing_is_said_without_a_connection_and_nothing_is_ended():
+    s = session(run())
+    assert s.disconnected() == []
+    assert s.keeper_said(started(), 1.0) == []
+    assert s.tick(100.0) == []
+    assert s.keeper_said(ended(), 2.0) == []
+    assert s.keeper_hello([], 2.0) == []
+    assert s.tick(100.0) == []
+    assert reported(s.connected(101.0)) == {T: "ended"}
+
+
+def test_an_empty_snapshot_is_a_snapshot():
+    (output,) = Session().connected(0.0)
+    assert (output.message.number, output.message.page, output.message.last, output.message.executions) == (1, 0, True, ())
+
+
+@pytest.mark.parametrize("count", [1, SNAPSHOT_PAGE, SNAPSHOT_PAGE + 1, 3 * SNAPSHOT_PAGE])
+def test_pages(count):
+    s = session(*(run(token(n)) for n in range(count)))
+    messages = [o.message for o in s.received(RunStatus(op_id="o" * 32), 0.0)]
+    expected = -(-count // SNAPSHOT_PAGE)
+    assert [m.page for m in messages] == list(range(expected))
+    assert [m.last for m in messages] == [False] * (expected - 1) + [True]
+    assert {m.number for m in messages} == {2}
+    assert [e.token for m in messages for e in m.executions] == [token(n) for n in range(count)]
+    assert max(len(m.executions) for m in messages) <= SNAPSHOT_PAGE
+
+
+def test_each_snapshot_has_a_number_of_its_own_over_connections_too():
+    s = Session()
+    numbers = [s.connected(0.0)[0].message.number, s.received(RunStatus(op_id="o" * 32), 0.0)[0].message.number]
+    s.disconnected()
+    numbers.append(s.connected(0.0)[0].message.number)
+    assert numbers == [1, 2, 3]
+
+
+# ---- time
+
+
+def test_what_ended_is_repeated_until_it_is_acknowledged():
+    s = session(run(), run(token(2)), started(), ended())
+    assert s.tick(REPEAT_SECS - 0.1) == []
+    for n in (1, 2, 3):
+        assert is_update(s.tick(n * REPEAT_SECS), "ended")
+        assert s.tick(n * REPEAT_SECS) == []
+    s.received(RunAck(tokens=(T,)), 100.0)
+    assert s.tick(200.0) == []
+
+
+def test_a_snapshot_counts_as_a_report():
+    s = session(*STATES["ended"])
+    s.received(RunStatus(op_id="o" * 32), 100.0)
+    assert s.tick(100.0 + REPEAT_SECS - 0.1) == []
+    assert is_update(s.tick(100.0 + REPEAT_SECS), "ended")
+
+
+def test_elapsed_goes_on_with_the_monotonic_clock():
+    s = session(run())
+    (first,) = s.keeper_said(started(elapsed=3.0), 10.0)
+    assert first.message.execution.elapsed_secs == 3.0
+    (again,) = s.received(run(), 14.5)
+    assert again.message.execution.elapsed_secs == 7.5
+    (snapshot,) = s.received(RunStatus(op_id="o" * 32), 20.0)
+    assert snapshot.message.executions[0].elapsed_secs == 13.0
+    s.keeper_said(started(elapsed=None), 20.0)
+    assert s.received(run(), 30.0)[0].message.execution.elapsed_secs is None
+
+
+# ---- the keeper
+
+
+def test_the_keepers_words_come_through():
+    s = session(run())
+    (output,) = s.keeper_said(started(pid=77), 0.0)
+    e = output.message.execution
+    assert (e.pid, e.start_ticks, e.started_at, e.op_id, e.exit) == (77, 7, 1.7e9, op_id(T, "run"), None)
+    (output,) = s.keeper_said(ended(code=4, lastLines="boom", userSecs=0.5), 0.0)
+    exit_ = output.message.execution.exit
+    assert (exit_.code, exit_.last_lines, exit_.user_secs) == (4, "boom", 0.5)
+
+
+def test_hello_brings_what_an_earlier_agent_left():
+    s = Session()
+    assert s.keeper_hello([started(), ended(token(2))], 0.0) == []
+    assert reported(s.connected(0.0)) == {T: "running", token(2): "ended"}
+    assert is_update(s.received(run(), 0.0), "running")
+    assert reported(s.keeper_hello([ended()], 0.0)) == {T: "ended", token(2): "ended"}
+
+
+@pytest.mark.parametrize("harm", [
+    {"token": "user0001-sim00001-command/0/1/main/0"}, {"token": "nonsense"}, {"state": "starting"}, {"state": "dead"},
+])
+def test_what_is_no_execution_is_refused_and_changes_nothing(harm):
+    s = session(run())
+    before = s.executions()
+    with pytest.raises(Refusal):
+        s.keeper_said({**started(), **harm}, 0.0)
+    assert s.executions() == before
+
+
+def test_an_exit_that_is_none_is_refused_and_changes_nothing():
+    s = session(run())
+    before = s.executions()
+    with pytest.raises(msgspec.ValidationError):
+        s.keeper_said(ended(code="zero"), 0.0)
+    assert s.executions() == before
+
+
+# ---- questions
+
+
+def test_over_and_live():
+    s = session(run(), run(token(2)))
+    assert (s.over(T), s.over(token(9)), s.live()) == (False, True, 2)
+    s.keeper_said(started(), 0.0)
+    s.keeper_said(ended(token(2)), 0.0)
+    assert (s.over(T), s.over(token(2)), s.live()) == (False, True, 1)
+
+
+# ---- any order
+
+
+TOKENS = [token(n, serial) for n in (1, 2) for serial in (100, 101)]
+STEP = st.tuples(st.sampled_from(["run", "cancel", "ack", "status", "started", "ended", "up", "down", "tick"]), st.sampled_from(TOKENS))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEP, max_size=60))
+def test_whatever_the_order(steps):
+    """An end is never unsaid and never lost before it is acknowledged; after a cancel nothing is launched while it is known."""
+    s, mono, over, canceled = Session(), 0.0, {}, set()
+    for what, t in steps:
+        mono += 1.0
+        match what:
+            case "run":
+                outputs = s.received(run(t), mono)
+                assert not (t in canceled and any(isinstance(o, Launch) for o in outputs))
+            case "cancel":
+                outputs = s.received(cancel(t), mono)
+                canceled.add(t)
+            case "ack":
+                outputs = s.received(RunAck(tokens=(t,)), mono)
+                if outputs:
+                    assert over.pop(t) == "ended"
+                    canceled.discard(t)
+            case "status":
+                outputs = s.received(RunStatus(op_id="o" * 32), mono)
+            case "started":
+                outputs = s.keeper_said(started(t), mono)
+            case "ended":
+                outputs = s.keeper_said(ended(t), mono)
+            case "up":
+                outputs = s.connected(mono)
+            case "down":
+                outputs = s.disconnected()
+            case "tick":
+                outputs = s.tick(mono)
+        for e in s.executions():
+            if over.get(e.token) == "ended":
+                assert e.state == "ended"
+            over[e.token] = e.state
+        assert over.keys() == {e.token for e in s.executions()}
+        for t_, state in reported(outputs).items():
+            assert over[t_] == state
+        for o in outputs:
+            if isinstance(o, Send):
+                msgspec.json.decode(msgspec.json.encode(o.message), type=type(o.message))
+    assert reported(s.connected(mono)) == over

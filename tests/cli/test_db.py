@@ -1,0 +1,126 @@
+"""`db check|rebuild|story|export` on a small store."""
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobscribe.db.events import SYSTEM, RunEnded, RunRequested, SupervisorStarted, job_stream
+from jobscribe.db.index import index_row
+from jobscribe.db.job import fold
+from jobscribe.db.sqlite import SqliteStore
+from jobscribe.db.store import Appended, Batch, Write
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.requests import RunSpec
+
+Run = Any
+JIDS = ["EPRSqtUW-i9btqxdR-command", "EPRSqtUW-ZaU3VvUy-command"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the log of two jobs, the second one asked for last, and no supervisor."""
+    root = tmp_path / "root"
+    store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
+    for n, jid in enumerate(JIDS):
+        spec = RunSpec(uid=jid[:8], simulation_id=jid[9:17], command=("date",), compute_job_hash="abc")
+        events = (
+            RunRequested(at=10.0 + n, serial=5, spec=spec, run_dir="/run", req_id="request-" + str(n)),
+            RunEnded(at=20.0 - n, serial=5, status="error", reason="agentStartFailed", error="no \x1b[2Jagent"),
+        )
+        append(store, Batch(writes=(Write(job_stream(jid), 0, events),), index=(index_row(fold(jid, list(events))),)))
+    append(store, Batch(writes=(Write(SYSTEM, 0, (SupervisorStarted(at=30.0, session=1, pid=7, boot_id="b", version="1"),)),)))
+    store.close()
+    return root
+
+
+def append(store: SqliteStore, batch: Batch) -> None:
+    answers: list[Appended | Refusal] = []
+    told = threading.Event()
+    store.append(batch, lambda answer: (answers.append(answer), told.set())[0])
+    assert told.wait(20)
+    assert isinstance(answers[0], Appended), answers
+
+
+def test_a_whole_store_is_found_whole(run: Run, root: Path) -> None:
+    ended = run("--root", str(root), "db", "check")
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "nothing is wrong")
+    assert "5 events, 2 jobs" in ended.out
+    assert run("--root", str(root), "db", "check", "--json").json()["ok"] is True
+
+
+def test_damage_is_found_and_named(run: Run, root: Path) -> None:
+    with sqlite3.connect(root / "db" / "events.sqlite") as connection:
+        connection.execute("UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3")
+    connection.close()
+    ended = run("--root", str(root), "db", "check")
+    assert ended.code == 1
+    assert "log at position 3" in ended.out
+    assert "whole up to position 2" in ended.out
+    assert run("--root", str(root), "db", "export").code == 125
+
+
+def test_records_are_written_anew(run: Run, root: Path) -> None:
+    assert not list((root / "supervisor-job").glob("*.json"))
+    ended = run("--root", str(root), "db", "rebuild")
+    assert (ended.code, ended.out) == (0, "5 events, 2 jobs\n")
+    assert {p.name.removesuffix(".json") for p in (root / "supervisor-job").glob("*.json")} >= set(JIDS)
+    assert run("--root", str(root), "db", "rebuild", "--json").json()["jobs"] == 2
+
+
+def test_a_store_in_use_is_not_rebuilt(run: Run, root: Path) -> None:
+    store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
+    try:
+        ended = run("--root", str(root), "db", "rebuild")
+        assert ended.code == 125
+        assert "in use" in ended.err
+        assert "in use" in run("--root", str(root), "db", "check").out
+    finally:
+        store.close()
+
+
+def test_a_damaged_log_can_be_cut(run: Run, root: Path) -> None:
+    assert run("--root", str(root), "db", "rebuild", "--cut-after", "9").code == 125
+    ended = run("--root", str(root), "db", "rebuild", "--cut-after", "2")
+    assert ended.out.startswith("2 events, 1 jobs")
+    assert Path(ended.out.split()[-1]).is_dir()
+    assert run("--root", str(root), "db", "check").code == 0
+
+
+@pytest.mark.parametrize(("name", "jid"), [(JIDS[0], JIDS[0]), (JIDS[1][:12], JIDS[1]), ("last", JIDS[1])])
+def test_a_story_is_told_without_a_supervisor(run: Run, root: Path, name: str, jid: str) -> None:
+    ended = run("--root", str(root), "db", "story", name)
+    first, *lines = ended.out.splitlines()
+    assert (ended.code, first, len(lines)) == (0, "job/" + jid, 2)
+    assert "requested" in lines[0]
+    assert "\x1b" not in ended.out
+    items = run("--root", str(root), "db", "story", name, "--json").json()["items"]
+    assert [i["type"] for i in items] == ["RunRequested", "RunEnded"]
+
+
+def test_the_story_of_the_system_is_told(run: Run, root: Path) -> None:
+    assert "session 1 started" in run("--root", str(root), "db", "story", "system").out
+
+
+@pytest.mark.parametrize("name", ["EPRSqtUW-", "zzzz", "local.sequential.EPRSqtUW@nowhere"])
+def test_a_story_that_is_none_is_an_error(run: Run, root: Path, name: str) -> None:
+    assert run("--root", str(root), "db", "story", name).code == 125
+
+
+def test_all_events_are_exported_in_order(run: Run, root: Path) -> None:
+    lines = run("--root", str(root), "db", "export").lines()
+    assert [line["position"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["position"] for line in run("--root", str(root), "db", "export", "--after", "3").lines()] == [4, 5]
+    assert msgspec.convert(lines[0]["event"], RunRequested).spec.command == ("date",)
+
+
+def test_a_root_without_a_store_is_an_error(run: Run, tmp_path: Path) -> None:
+    for verb in (["check"], ["rebuild"], ["story", "last"], ["export"]):
+        ended = run("--root", str(tmp_path / "none"), "db", *verb)
+        assert ended.code == 125, verb
+        assert "no event store" in ended.err
+    assert not (tmp_path / "none").exists()
+    assert run("db", "check", "--url", "http://127.0.0.1:1").code == 2

@@ -1,0 +1,55 @@
+"""A store in a folder for tests: append and wait, close, open again."""
+
+import queue
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jobscribe.db.events import Event, JobEvent, job_stream
+from jobscribe.db.index import index_row
+from jobscribe.db.job import Job, evolve
+from jobscribe.db.sqlite import SqliteStore
+from jobscribe.db.store import Appended, Batch, EventStore, Receipt, Write
+from jobscribe.protocol.errors import Refusal
+
+DEADLINE = 20.0
+
+
+class Disk:
+    """`root` with a store in it, and the jobs that were appended as they must be."""
+
+    def __init__(self, root: Path, **options: object) -> None:
+        self.root = root
+        self.path = root / "db" / "events.sqlite"
+        self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.jobs: dict[str, Job] = {}
+        self.versions: dict[str, int] = {}
+        self.options = options
+        self.store = self.open()
+
+    def open(self) -> SqliteStore:
+        self.store = SqliteStore(self.path, self.calls.put, **self.options)
+        return self.store
+
+    def append(self, stream: str, events: Sequence[Event], **rest: tuple) -> Appended:
+        """Durable when it returns."""
+        result = append(self.store, self.calls, Batch(writes=(Write(stream, self.versions.get(stream, 0), tuple(events)),), **rest))
+        assert isinstance(result, Appended), result
+        self.versions[stream] = self.versions.get(stream, 0) + len(events)
+        return result
+
+    def tell(self, jid: str, *events: JobEvent, receipts: tuple[Receipt, ...] = ()) -> Appended:
+        """Events of a job with its index row."""
+        job = self.jobs.get(jid, Job(jid=jid))
+        for event in events:
+            job = evolve(job, event)
+        result = self.append(job_stream(jid), events, index=(index_row(job),), receipts=receipts)
+        self.jobs[jid] = job
+        return result
+
+
+def append(store: EventStore, calls: "queue.Queue[Callable[[], None]]", batch: Batch) -> Appended | Refusal:
+    results: list[Appended | Refusal] = []
+    store.append(batch, results.append)
+    while not results:
+        calls.get(timeout=DEADLINE)()
+    return results[0]

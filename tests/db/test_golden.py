@@ -1,0 +1,70 @@
+"""Logs written by released versions are read for ever. A file here is never changed; a new schema gets a new line or file."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from jobscribe.db import events
+from jobscribe.db.events import Event, decode, encode, known
+from jobscribe.db.job import fold
+from jobscribe.db.story import sentence
+from jobscribe.protocol.errors import Refusal
+
+GOLDEN = Path(__file__).parent / "golden"
+LINES = [(path.name, number, line) for path in sorted(GOLDEN.glob("*.jsonl")) for number, line in enumerate(path.read_text().splitlines(), 1)]
+
+
+def read(line: str) -> tuple[dict, Event]:
+    row = json.loads(line)
+    return row, decode(row["type"], row["schema"], json.dumps(row["event"]).encode())
+
+
+@pytest.mark.parametrize(("file", "number", "line"), LINES)
+def test_every_golden_event_is_read(file: str, number: int, line: str) -> None:
+    row, event = read(line)
+    assert known(row["type"], row["schema"])
+    # everything that was stored is still in what was read
+    now = json.loads(encode(event))
+    if row["schema"] == events.schema_of(event):
+        assert {k: now[k] for k in row["event"]} == row["event"]
+    assert len(sentence(event)) > 10
+
+
+def test_every_type_and_released_schema_has_a_golden_event() -> None:
+    there = {(row["type"], row["schema"]) for row, _ in (read(line) for *_, line in LINES)}
+    wanted = {(str(c.__struct_config__.tag), v) for c in Event.__args__ for v in range(1, events.VERSIONS.get(c.__struct_config__.tag, 1) + 1)}
+    assert there == wanted
+
+
+def test_the_golden_job_adds_up_to_what_it_always_did() -> None:
+    job_events = [e for row, e in (read(line) for *_, line in LINES) if row["stream"].startswith("job/")]
+    job = fold("EPRSuser-simAAA01-heightWeightReport", job_events)
+    assert differences(json.loads((GOLDEN / "v1-job.json").read_text()), msgspec.json.decode(msgspec.json.encode(job))) == []
+
+
+def differences(golden, now, where: str = "") -> list[str]:
+    """Where `now` lacks or changes something golden; what a later version knows in addition is no difference."""
+    if isinstance(golden, dict) and isinstance(now, dict):
+        return [d for k in golden for d in (differences(golden[k], now[k], f"{where}.{k}") if k in now else [f"{where}.{k} is gone"])]
+    if isinstance(golden, list) and isinstance(now, list) and len(golden) == len(now):
+        return [d for n, (a, b) in enumerate(zip(golden, now, strict=True)) for d in differences(a, b, f"{where}[{n}]")]
+    return [] if golden == now else [f"{where}: {golden!r} became {now!r}"]
+
+
+@pytest.mark.parametrize(("type_", "schema"), [("RunRequested", 99), ("RunRequested", 0), ("NeverHeardOf", 1)])
+def test_an_unknown_event_is_refused_by_name(type_: str, schema: int) -> None:
+    assert not known(type_, schema)
+    with pytest.raises(Refusal, match=f"{type_}.*{schema}") as refused:
+        decode(type_, schema, b"{}")
+    assert refused.value.code == "unknownEvent"
+
+
+def test_an_old_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(events.VERSIONS, "SupervisorStopped", 3)
+    monkeypatch.setitem(events.UPCASTERS, ("SupervisorStopped", 1), lambda d: {**d, "why": d["because"]})
+    assert not known("SupervisorStopped", 1)
+    monkeypatch.setitem(events.UPCASTERS, ("SupervisorStopped", 2), lambda d: {**d, "reason": d["why"]})
+    assert known("SupervisorStopped", 1) and known("SupervisorStopped", 3) and not known("SupervisorStopped", 4)
+    event = decode("SupervisorStopped", 1, b'{"type":"SupervisorStopped","at":1.0,"session":2,"because":"told"}')
+    assert event == events.SupervisorStopped(at=1.0, session=2, reason="told")

@@ -1,0 +1,28 @@
+"""How one exit becomes a status: the truth table of `outcome`, all sources, with and without our own intent."""
+
+import pytest
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.supervisor.core.endings import outcome
+
+
+@pytest.mark.parametrize("source", ["keeper", "script", "start", "lost"])
+@pytest.mark.parametrize(("stop", "reason"), [
+    ("timeLimit", "timeLimit"), ("cancel", "cancel"), ("queueLimit", "cancel"), ("lost", "cancel"), ("shutdown", "cancel"),
+])
+@pytest.mark.parametrize("fields", [{"code": 0}, {"code": 1}, {"signal": 15}, {}])
+def test_our_own_intent_comes_first(source, stop, reason, fields):
+    exit_ = ExitInfo(source=source, stop_reason=stop, **fields)
+    assert outcome(exit_) == ("canceled", reason, None)
+
+
+@pytest.mark.parametrize(("exit_", "expected"), [
+    (ExitInfo(code=0), ("completed", "exit", None)),
+    (ExitInfo(code=0, source="script"), ("completed", "exit", None)),
+    (ExitInfo(code=1), ("error", "exit", "exit code 1")),
+    (ExitInfo(code=255, source="script"), ("error", "exit", "exit code 255")),
+    (ExitInfo(signal=11), ("error", "signal", "ended by signal 11 (SIGSEGV)")),
+    (ExitInfo(code=0, source="start", detail="d"), ("error", "startFailed", "could not be started: d")),
+    (ExitInfo(code=0, source="lost", detail="d"), ("error", "lost", "its end is not known: d")),
+])
+def test_without_intent_the_exit_speaks(exit_, expected):
+    assert outcome(exit_) == expected

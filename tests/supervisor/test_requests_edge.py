@@ -1,0 +1,143 @@
+"""The edge: whatever arrives, it is a typed request or a refusal that a person understands, and nothing else."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.requests import JobList, JobLog, RunCancel, RunMany, RunSimulation, RunStatusRequest
+from jobscribe.supervisor.requests import MAX_BODY, check_spec, parse_body
+
+GOOD = {"reqId": "request-1", "run": {"uid": "user0001", "simulationId": "sim00001", "command": ["true"]}}
+
+
+def body(**changes):
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+def run(**changes):
+    return body(run={**GOOD["run"], **changes})
+
+
+def refused(data, type_=RunSimulation):
+    with pytest.raises(Refusal) as e:
+        parse_body(data, type_)
+    assert e.value.sentence
+    return e.value
+
+
+def test_a_good_one():
+    request = parse_body(body(), RunSimulation)
+    assert request.run.command == ("true",)
+    assert (request.run.driver, request.run.job_run_mode, request.run.grace_secs) == ("local", "sequential", 3.0)
+
+
+@pytest.mark.parametrize("changes", [
+    {"uid": "user001"}, {"uid": "user00011"}, {"uid": "user000\u0031\n"}, {"uid": "us/../r1"}, {"uid": "user000\u0661"}, {"uid": "user000\u043e"},
+    {"uid": "user000\0"}, {"simulationId": "../../../"}, {"simulationId": ""}, {"computeModel": "9x"}, {"computeModel": "a-b"},
+    {"computeModel": "x" * 65}, {"computeModel": "x\n"}, {"simulationType": "../x"}, {"simulationType": "Upper"}, {"driver": "no such"},
+    {"jobRunMode": "both"}, {"command": []}, {"command": "true"}, {"command": ["a\0b"]}, {"command": [1]}, {"command": None},
+    {"env": {"9A": "x"}}, {"env": {"A=B": "x"}}, {"env": {"A": "x\0"}}, {"timeLimitSecs": 0}, {"timeLimitSecs": -1},
+    {"timeLimitSecs": 1e12}, {"graceSecs": -1}, {"graceSecs": 1e5}, {"coreBytes": -1}, {"computeJobHash": "a/b"}, {"nope": 1},
+])
+def test_a_bad_field_is_named(changes):
+    e = refused(run(**changes))
+    assert e.code == "badRequest"
+    (name,) = changes
+    assert name in e.sentence or "unknown field" in e.sentence
+
+
+@pytest.mark.parametrize(("data", "code"), [
+    (b"", "badRequest"), (b"{", "badRequest"), (b"[]", "badRequest"), (b"null", "badRequest"), (b"5", "badRequest"),
+    (b"\xff\xfe", "badRequest"), (b'{"reqId": "\xff"}', "badRequest"), (b"{}", "badRequest"), (b"NaN", "badRequest"),
+    (body(reqId="short"), "badRequest"), (body(reqId="x" * 65), "badRequest"), (body(reqId="a b c d e f"), "badRequest"),
+    (body(extra=1), "badRequest"), (body(forceRun="yes"), "badRequest"), (body(computeJobSerial=-1), "badRequest"),
+    (body(computeJobSerial=1.5), "badRequest"), (body(computeJobSerial=2**53 + 1), "badRequest"),
+    (b" " * (MAX_BODY + 1), "tooLarge"), (b"[" * 100_000, "badRequest"), (b'{"run":' * 100_000, "badRequest"),
+])
+def test_a_bad_body(data, code):
+    assert refused(data).code == code
+
+
+def test_a_body_of_exactly_the_limit_is_read():
+    data = body()
+    assert parse_body(data + b" " * (MAX_BODY - len(data)), RunSimulation).req_id == "request-1"
+
+
+def test_nested_too_deep_where_anything_goes():
+    with pytest.raises(Refusal) as e:
+        parse_body(b"[" * 200_000 + b"]" * 200_000, object)
+    assert e.value.code == "tooDeep"
+
+
+def test_sentences_are_for_people():
+    assert refused(body(extra=1)).sentence.startswith("the request does not fit: it has an unknown field `extra`")
+    assert "it lacks the required field `uid`" in refused(body(run={})).sentence
+    assert "nothing" in refused(run(uid=None)).sentence
+    assert refused(b"{").sentence.startswith("the body is not JSON")
+    assert len(refused(run(simulationId="x" * 100_000)).sentence) <= 400
+
+
+@pytest.mark.parametrize(("type_", "data"), [
+    (RunCancel, {"reqId": "request-1", "uid": "user0001", "computeJid": "user0001-sim00001-command"}),
+    (RunStatusRequest, {"uid": "user0001", "computeJid": "user0001-sim00001-command", "waitSecs": 3}),
+    (JobList, {"uid": "user0001", "status": "running", "limit": 5}),
+    (JobLog, {"uid": "user0001", "computeJid": "user0001-sim00001-command", "tail": 5}),
+    (RunMany, {"reqId": "request-1", "runs": [GOOD["run"]]}),
+])
+def test_each_request_has_its_shape(type_, data):
+    parse_body(json.dumps(data).encode(), type_)
+    assert refused(json.dumps({**data, "uidd": 1}).encode(), type_).code == "badRequest"
+    for name in data:
+        assert refused(json.dumps({**data, name: [[]]}).encode(), type_).code == "badRequest"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.binary(max_size=200), st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["reqId", "run", "uid", "command", "x"]), inner, max_size=3),
+    max_leaves=10,
+).map(lambda v: json.dumps(v).encode())))
+def test_whatever_arrives_only_a_refusal_comes_out(data):
+    with pytest.raises(Refusal):
+        parse_body(data, RunSimulation)
+
+
+# ---- what the shape cannot say
+
+
+def test_an_app_that_is_not_there(kit):
+    with pytest.raises(Refusal) as e:
+        check_spec(kit.spec(simulation_type="other"), ("command", "myapp"))
+    assert (e.value.code, e.value.sentence) == ("unknownApp", "there is no app 'other'; there are: command, myapp")
+    check_spec(kit.spec(), ("command",))
+
+
+@pytest.mark.parametrize("name", ["JOBSCRIBE_ROOT", "JOBSCRIBE_", "MY_PASSWORD", "API_TOKEN", "SECRET_KEY"])
+def test_variables_that_are_not_for_requests(kit, name):
+    with pytest.raises(Refusal) as e:
+        check_spec(kit.spec(env={name: "x"}), ("command",))
+    assert e.value.code == "badRequest"
+    assert name in e.value.sentence
+
+
+def test_harmless_variables(kit):
+    check_spec(kit.spec(env={"OMP_NUM_THREADS": "2", "PATH": "/bin", "MY_JOBSCRIBE_X": "1"}), ("command",))
+
+
+LIMIT = 512 * 1024
+
+
+@pytest.mark.parametrize("fields", [
+    {"command": ("x" * (LIMIT + 1),)}, {"command": ("x",) * (LIMIT + 1)}, {"env": {"A": "x" * LIMIT}}, {"wrap": ("x" * (LIMIT + 1),)},
+])
+def test_too_much_to_carry(kit, fields):
+    """All of it goes into one message to the agent."""
+    with pytest.raises(Refusal) as e:
+        check_spec(kit.spec(**fields), ("command",))
+    assert e.value.code == "tooLarge"
+
+
+def test_just_enough_to_carry(kit):
+    check_spec(kit.spec(command=("x" * LIMIT,)), ("command",))

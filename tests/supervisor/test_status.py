@@ -1,0 +1,227 @@
+"""What people are told about a run, in every state, with the numbers in it."""
+
+import pytest
+from jobscribe.db.job import Job
+from jobscribe.supervisor.core.inputs import DriverFailed
+from jobscribe.supervisor.core.status import status
+
+
+def ask(stage, n=1, **kwargs):
+    return status(stage.world, stage.job(n), 7, stage.now(), **kwargs)
+
+
+def test_there_is_none(stage, kit):
+    reply = status(stage.world, Job(jid=kit.jid_of()), 0, stage.now())
+    assert reply == {"state": "missing", "computeJid": kit.jid_of(), "reason": "noRun", "known": True, "over": True}
+
+
+def test_hash_and_serial_must_fit(stage):
+    stage.submit()
+    run = stage.job().run
+    assert ask(stage, hash_=run.spec.compute_job_hash, serial=run.serial)["state"] == "pending"
+    other = ask(stage, hash_="0" * 32)
+    assert (other["state"], other["reason"]) == ("missing", "computeJobHash-mismatch")
+    other = ask(stage, serial=run.serial + 1)
+    assert (other["state"], other["reason"]) == ("missing", "computeJobSerial-mismatch")
+
+
+def test_a_run_of_before_by_its_serial(stage, kit):
+    stage.submit()
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    stage.cancel()
+    stage.submit(force=True)
+    before = ask(stage, serial=token.serial)
+    assert (before["state"], before["reason"], before["superseded"], before["over"]) == ("canceled", "cancel", True, False)
+    stage.reports(kit.ended(token))
+    assert ask(stage, serial=token.serial)["over"] is True
+
+
+def test_the_life_of_a_run(stage, kit):
+    stage.submit()
+    reply = ask(stage)
+    assert (reply["state"], reply["computeJobStart"], reply["elapsedTime"], reply["attempt"], reply["over"]) == (
+        "pending", None, None, 0, False,
+    )
+    assert reply["position"] == 7
+    assert reply["runDir"] == "/users/sim00001"
+    assert reply["nextRequest"]["computeJobSerial"] == stage.job().run.serial
+    assert reply["nextRequestSeconds"] == 1
+    stage.up()
+    token = stage.token()
+    reply = ask(stage)
+    assert (reply["queueState"], reply["attempt"]) == ("starting", 1)
+    stage.reports(kit.running(token))
+    stage.pass_time(12)
+    reply = ask(stage)
+    assert (reply["state"], reply["queueState"], reply["jobStatusMessage"], reply["elapsedTime"]) == ("running", None, None, 12.0)
+    stage.reports(kit.ended(token, 3))
+    stage.pass_time(100)
+    reply = ask(stage)
+    assert (reply["state"], reply["reason"], reply["error"], reply["elapsedTime"], reply["over"]) == (
+        "error", "exit", "exit code 3", 12.0, True,
+    )
+    assert reply["exit"]["code"] == 3
+    assert reply["nextRequestSeconds"] is None
+    assert "nextRequest" not in reply
+
+
+def test_parallel_runs_are_asked_for_less_often(stage):
+    stage.submit(job_run_mode="parallel")
+    assert ask(stage)["nextRequestSeconds"] == 2
+
+
+def test_elapsed_is_never_negative(stage, kit):
+    stage.submit()
+    stage.up()
+    stage.reports(kit.running(stage.token()))
+    stage.wall -= 3600
+    assert ask(stage)["elapsedTime"] == 0.0
+
+
+def test_being_stopped(stage, kit):
+    stage.submit()
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    stage.cancel()
+    reply = ask(stage)
+    assert (reply["state"], reply["queueState"], reply["over"], reply["nextRequestSeconds"]) == ("canceled", "stopping", False, 1)
+    stage.reports(kit.ended(token))
+    reply = ask(stage)
+    assert (reply["queueState"], reply["over"]) == (None, True)
+
+
+@pytest.mark.parametrize(("own", "house"), [(5.0, None), (5.0, 9.0)])
+def test_seconds_of_the_limit_that_ended_it(kit, own, house):
+    stage = kit.Stage(time_limit_secs=house)
+    stage.submit(time_limit_secs=own)
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    assert ask(stage)["canceledAfterSecs"] is None
+    stage.fire("limit", token)
+    assert ask(stage)["canceledAfterSecs"] == 5.0
+
+
+def test_a_cancel_was_no_limit(stage):
+    stage.submit(time_limit_secs=5.0)
+    stage.cancel()
+    assert ask(stage)["canceledAfterSecs"] is None
+
+
+# ---- what nobody knows
+
+
+def test_known_until_its_agent_is_away_and_again_when_it_has_said_everything(stage, kit):
+    stage.submit()
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    assert (ask(stage)["known"], ask(stage)["since"]) == (True, None)
+    stage.pass_time(10)
+    lost = stage.wall
+    stage.disconnect()
+    stage.pass_time(10)
+    reply = ask(stage)
+    assert (reply["state"], reply["known"], reply["since"]) == ("running", False, lost)
+    stage.open(kit.key_of())
+    assert ask(stage)["known"] is False
+    stage.snapshot(kit.key_of(), kit.running(token))
+    assert (ask(stage)["known"], ask(stage)["since"]) == (True, None)
+
+
+def test_after_a_restart_nothing_false_is_said(stage, kit):
+    from jobscribe.supervisor.core.inputs import Restarted
+
+    stage.submit()
+    stage.up()
+    stage.reports(kit.running(stage.token()))
+    stage.restart()
+    stage.pass_time(5)
+    assert ask(stage)["known"] is False
+    stage.tell(Restarted())
+    reply = ask(stage)
+    assert (reply["state"], reply["known"], reply["since"]) == ("running", False, stage.wall)
+
+
+def test_an_agent_nobody_ever_heard_of(stage, kit):
+    stage.submit()
+    stage.up()
+    stage.world.agents.clear()
+    reply = ask(stage)
+    assert (reply["known"], reply["since"]) == (False, None)
+
+
+def test_a_queued_run_is_known_without_an_agent(stage):
+    stage.submit()
+    assert ask(stage)["known"] is True
+
+
+# ---- why it waits
+
+
+def sentence(stage, n=1):
+    reply = ask(stage, n)
+    return reply["queueState"], reply["jobStatusMessage"]
+
+
+def test_waiting_for_an_agent(stage, kit):
+    key = kit.key_of()
+    stage.submit()
+    assert sentence(stage) == ("agent", f"its agent is being started ({key})")
+    stage.tell(DriverFailed(key, 1, "no room"))
+    assert sentence(stage) == ("agent", f"its agent is being started ({key}); last failure: no room")
+    stage.fire("agent-retry", key, 1)
+    stage.started()
+    stage.fire("agent-start", key, 2)
+    assert sentence(stage)[1].startswith("its agent did not connect and is being ended")
+    stage.world.agent(key).phase = "absent"
+    assert sentence(stage)[1].startswith("its agent is not there yet")
+    stage.open(key)
+    assert sentence(stage)[1].startswith("its agent is telling what it runs")
+    stage.disconnect()
+    assert sentence(stage)[1].startswith("its agent is being looked for")
+    stage.found("alive")
+    assert sentence(stage)[1].startswith("its agent lives but is not connected")
+    stage.world.agents.clear()
+    assert sentence(stage) == ("agent", f"its agent is not there yet ({key})")
+
+
+def test_waiting_for_slots_with_numbers(kit):
+    stage = kit.Stage(cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2})
+    stage.submit(0)
+    stage.up()
+    for n in (1, 2, 3):
+        stage.submit(n)
+    assert sentence(stage, 2) == ("op_slot", "waiting for another run of this user to end (2 of 2 in use, 0 ahead)")
+    assert sentence(stage, 3) == ("op_slot", "waiting for another run of this user to end (2 of 2 in use, 1 ahead)")
+
+
+def test_waiting_for_the_cpu_with_numbers(kit):
+    stage = kit.Stage(op_run_slots={("local", "sequential"): 5})
+    for n in range(3):
+        stage.submit(n)
+    stage.up()
+    assert sentence(stage, 1) == ("cpu_slot", "waiting for CPU resources (1 of 1 in use, 0 ahead)")
+    assert sentence(stage, 2) == ("cpu_slot", "waiting for CPU resources (1 of 1 in use, 1 ahead)")
+
+
+def test_waiting_for_the_run_before(wide, kit):
+    stage = wide
+    stage.submit()
+    stage.up()
+    stage.reports(kit.running(stage.token()))
+    stage.cancel()
+    stage.submit(force=True)
+    assert sentence(stage) == ("run_dir", "waiting for the earlier run of this simulation to be ended")
+
+
+def test_durable_and_not_yet_placed(stage):
+    """What is read is what is on disk; the world may be one step ahead."""
+    stage.submit()
+    queued = stage.job()
+    stage.up()
+    reply = status(stage.world, queued, 1, stage.now())
+    assert (reply["queueState"], reply["jobStatusMessage"]) == ("starting", "it is being placed")

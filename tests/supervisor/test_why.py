@@ -1,0 +1,154 @@
+"""Why a run is where it is: a sentence for each cause, and the evidence beside it."""
+
+import pytest
+from jobscribe.db.job import Job
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.supervisor.core.inputs import DriverFailed
+from jobscribe.supervisor.core.status import status
+from jobscribe.supervisor.why import why
+
+
+def ask(stage, folder=None, **kwargs):
+    job = stage.job()
+    return why(status(stage.world, job, 1, stage.now(), **kwargs), job, folder)
+
+
+def ended(kit, exit_=None, **fields):
+    stage = kit.Stage()
+    stage.submit(**fields)
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    if exit_ is not None:
+        stage.reports(kit.replace(kit.ended(token), exit=exit_))
+    return stage
+
+
+def test_there_is_none(stage, kit):
+    job = Job(jid=kit.jid_of())
+    answer = why(status(stage.world, job, 0, stage.now()), job, None)
+    assert (answer["cause"], answer["sentence"]) == ("missing", "there is no such run (noRun)")
+    stage.submit()
+    assert ask(stage, hash_="0" * 32)["sentence"] == "there is no such run (computeJobHash-mismatch)"
+
+
+def test_it_waits(stage, kit):
+    stage.submit()
+    answer = ask(stage)
+    assert answer["cause"] == "agent"
+    assert answer["sentence"] == f"it has not started: its agent is being started ({kit.key_of()})"
+    assert answer["try"]
+    assert answer["logs"] == []
+
+
+def test_it_runs(kit):
+    stage = ended(kit)
+    answer = ask(stage, "/agent/run/x")
+    assert answer["cause"] == "running"
+    assert answer["sentence"] == "it runs since 2023-11-14 22:13:20 UTC as pid 100 on node1"
+    assert answer["try"] == [f"jobscribe job logs -f {kit.jid_of()}"]
+    assert answer["logs"][0] == "/agent/run/x/stdout.log"
+
+
+def test_nobody_knows(kit):
+    stage = ended(kit)
+    stage.pass_time(60)
+    stage.disconnect()
+    assert ask(stage)["evidence"] == [
+        "nobody can ask its agent since 2023-11-14 22:14:20 UTC; what is said here is the last that is known",
+    ]
+    stage.world.agents.clear()
+    assert "since ?" in ask(stage)["evidence"][0]
+
+
+@pytest.mark.parametrize(("exit_", "cause", "sentence", "hint"), [
+    (ExitInfo(code=0), "exit", "it completed with exit code 0", 0),
+    (ExitInfo(code=3), "exit", "it ended by itself with exit code 3", 1),
+    (ExitInfo(code=126), "exit", "it ended by itself with exit code 126 (the command was found but cannot be executed)", 1),
+    (ExitInfo(code=127), "exit", "it ended by itself with exit code 127 (the command was not found)", 1),
+    (ExitInfo(code=137), "exit",
+     "it ended by itself with exit code 137 (a program that exits with 137 often saw a child killed by SIGKILL)", 1),
+    (ExitInfo(signal=11), "signal", "it was ended by SIGSEGV, which this system did not send", 1),
+    (ExitInfo(source="start", detail="no directory"), "startFailed", "could not be started: no directory", 1),
+    (ExitInfo(source="lost", detail="gone"), "lost", "its end is not known: gone", 1),
+    (ExitInfo(code=0, stop_reason="timeLimit"), "timeLimit", "it was ended by its time limit of 9 s", 1),
+])
+def test_it_ended(kit, exit_, cause, sentence, hint):
+    answer = ask(ended(kit, exit_, time_limit_secs=9.0))
+    assert (answer["cause"], answer["sentence"]) == (cause, sentence)
+    assert len(answer["try"]) == hint
+    assert answer["evidence"][0] == f"exit: {exit_.sentence()} (said by the {exit_.source})"
+
+
+def test_the_evidence_of_an_exit(kit):
+    exit_ = ExitInfo(
+        code=1, max_rss_bytes=50 * 2**20, survivors_killed=2, dropped_bytes=77, last_lines="boom", termination_message="disk quota",
+    )
+    answer = ask(ended(kit, exit_))
+    assert (answer["lastLines"], answer["terminationMessage"]) == ("boom", "disk quota")
+    assert answer["evidence"][1:] == [
+        "largest memory of one process: 50 MiB", "2 processes outlived the main one and were ended", "77 bytes of output were dropped",
+    ]
+    assert answer["not"] == ["canceled by anyone", "a time limit"]
+
+
+def test_canceled_with_and_without_a_note(kit):
+    stage = ended(kit)
+    stage.cancel()
+    answer = ask(stage)
+    assert answer["sentence"] == "it was canceled by user0001"
+    assert "its own exit" in answer["not"]
+    stop = kit.replace(stage.job().run.stop, note="wrong input")
+    job = kit.replace(stage.job(), run=kit.replace(stage.job().run, stop=stop))
+    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == "it was canceled by user0001: wrong input"
+    job = kit.replace(job, run=kit.replace(job.run, stop=None))
+    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == "it was canceled"
+
+
+def test_limits(stage, kit):
+    stage.submit(queue_limit_secs=3.0)
+    stage.fire("queue", kit.jid_of(), stage.job().run.serial)
+    assert ask(stage)["sentence"] == "it waited longer than its queue limit and never started"
+
+
+def test_a_time_limit_of_the_house(kit):
+    stage = kit.Stage(time_limit_secs=8.0)
+    stage.submit()
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    stage.fire("limit", token)
+    assert "time limit" in ask(stage)["sentence"]
+
+
+def test_its_agent_could_not_be_started(stage, kit):
+    stage.submit()
+    for attempt in (1, 2, 3):
+        stage.tell(DriverFailed(kit.key_of(), attempt, "no room"))
+        stage.fire("agent-retry", kit.key_of(), attempt)
+    answer = ask(stage)
+    assert answer["sentence"] == "its agent could not be started: no room"
+    assert answer["not"] == ["a fault of the job: it never started"]
+
+
+@pytest.mark.parametrize(("reason", "sentence"), [
+    ("startFailed", "it could not be started"), ("agentStartFailed", "its agent could not be started"),
+    ("lost", "its end is not known"), ("exit", "it failed"),
+])
+def test_a_run_that_says_nothing_of_itself(stage, kit, reason, sentence):
+    """An older log, or a store that was cut: no exit, no error."""
+    stage.submit()
+    job = kit.replace(stage.job(), run=kit.replace(stage.job().run, status="error", reason=reason, ended_at=1.0))
+    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == sentence
+
+
+def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
+    """Asked for by its serial, while the next one waits."""
+    stage.submit()
+    serial = stage.job().run.serial
+    stage.cancel()
+    stage.submit(force=True)
+    answer = ask(stage, serial=serial)
+    assert answer["state"] == "canceled"
+    assert answer["cause"] == "cancel"
+    assert "has not started" not in answer["sentence"]
