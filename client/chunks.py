@@ -61,6 +61,7 @@ async def streamed(url: str, path: str, headers: Mapping[str, str], idle_secs: f
         if receiver.status not in (0, 200):
             raise from_reply(receiver.status, body)
     finally:
+        stream.close()
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 

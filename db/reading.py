@@ -45,7 +45,15 @@ class Reader:
             except Broken as e:
                 raise self._damaged(e) from None
             out.append(stored(row))
+        self._no_less(stream, after + len(out), head)
         return out
+
+    def _no_less(self, stream: str, version: int, head: int) -> None:
+        """A damaged index hides rows: what `jobs` says of the stream must have been found."""
+        query = "SELECT j.position, e.version FROM jobs AS j LEFT JOIN events AS e ON e.position = j.position WHERE j.jid = ?"
+        for position, last in self._rows(query, (stream.removeprefix("job/"),)) if stream.startswith("job/") else ():
+            if position <= head and (last is None or version < last):
+                raise self._damaged(Broken(position, f"version {last} of {stream}, which is listed here, is not found"))
 
     def log(self, after: int, limit: int, head: int) -> list[Stored]:
         """Events with position > `after`, at most `limit`. Raises Refusal."""
@@ -65,7 +73,8 @@ class Reader:
         return out
 
     def busy_jids(self) -> list[str]:
-        return [jid for (jid,) in self._rows("SELECT jid FROM jobs WHERE busy ORDER BY position", ())]
+        # all rows, without an index that could be damaged and hide one: a job that is not listed here is forgotten
+        return [jid for (jid,) in self._rows("SELECT jid FROM jobs NOT INDEXED WHERE busy ORDER BY position", ())]
 
     def jobs(self, uid: str | None, status: str | None, active: bool | None, before: int | None, limit: int) -> list[IndexRow]:
         """Index rows, newest change first."""

@@ -28,7 +28,6 @@ CREATE TABLE jobs (
 ) WITHOUT ROWID;
 CREATE INDEX jobs_position ON jobs (position);
 CREATE INDEX jobs_uid ON jobs (uid, position);
-CREATE INDEX jobs_busy ON jobs (position) WHERE busy;
 CREATE INDEX jobs_active ON jobs (position) WHERE status IN ('pending', 'running');
 CREATE TABLE receipts (
     number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL, req_id TEXT NOT NULL, jid TEXT NOT NULL, serial INTEGER NOT NULL,

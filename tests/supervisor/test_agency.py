@@ -206,7 +206,10 @@ def test_started_but_not_connected_is_ended_and_counts_as_failed(stage, kit):
     assert (stop.key, stop.handle) == (kit.key_of(), {"pid": 9})
     stage.submit(2)
     assert stage.asked(fx.StartAgent) == []
+    stage.fire("agent-start", kit.key_of(), 1)
+    assert stage.asked(fx.StopAgent) == [stop], "nobody said that it is done: asked again"
     stage.tell(DriverStopped(kit.key_of()))
+    assert ("agent-start", kit.key_of(), 1) in stage.cleared()
     assert stage.agent_events()[-2:] == ["AgentStartFailed", "AgentGone"]
     assert stage.record(kit.key_of()).handle is None
     stage.fire("agent-retry", kit.key_of(), 1)

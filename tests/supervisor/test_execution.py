@@ -3,9 +3,9 @@
 import pytest
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import LogChunk, OpError, Snapshot
+from jobscribe.protocol.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import AgentConnected, AgentGap
+from jobscribe.supervisor.core.inputs import AgentConnected, AgentGap, AgentSaid
 
 
 def placed(kit, **policy):
@@ -125,9 +125,6 @@ def test_an_end_that_was_recorded_before_is_only_acknowledged(kit):
 def test_the_acknowledgement_belongs_to_the_transaction_that_records_the_end(kit):
     """Effects of a decision are performed when its events are durable: both must be in one."""
     stage, token = started(kit)
-    from jobscribe.protocol.messages import RunStatusUpdate
-    from jobscribe.supervisor.core.inputs import AgentSaid
-
     decision = stage.tell(AgentSaid(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token))))
     assert any(type(e).__name__ == "TaskEnded" for w in decision.writes for e in w.events)
     assert any(isinstance(e, fx.SendOp) for e in decision.effects)
@@ -417,3 +414,25 @@ def test_a_task_that_left_the_books_of_its_job_is_not_called_anything(kit):
     before = len(stage.log)
     stage.snapshot(kit.key_of(), kit.running(token))
     assert len(stage.log) == before
+
+
+def test_a_first_snapshot_that_does_not_come_whole_is_asked_for_again(kit):
+    stage, token = started(kit)
+    stage.disconnect()
+    stage.open(kit.key_of())
+    sync = ("sync", kit.key_of(), stage.epochs[kit.key_of()])
+    assert stage.timers()[sync] == stage.policy.op_reply_secs
+    for _ in range(2):
+        stage.fire(*sync)
+        assert len(stage.sent("run_status")) == 1
+        assert sync in stage.timers()
+    stage.snapshot(kit.key_of(), kit.running(token))
+    assert sync in stage.cleared()
+    stage.fire(*sync)
+    assert stage.effects == []
+    stage.open(kit.key_of())
+    stage.fire(*sync)
+    assert stage.effects == [], "that was the connection before"
+    stage.disconnect()
+    stage.fire("sync", kit.key_of(), stage.epochs[kit.key_of()])
+    assert stage.effects == []

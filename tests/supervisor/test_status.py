@@ -2,7 +2,7 @@
 
 import pytest
 from jobscribe.db.job import Job
-from jobscribe.supervisor.core.inputs import DriverFailed
+from jobscribe.supervisor.core.inputs import DriverFailed, Restarted
 from jobscribe.supervisor.core.status import status
 
 
@@ -133,8 +133,6 @@ def test_known_until_its_agent_is_away_and_again_when_it_has_said_everything(sta
 
 
 def test_after_a_restart_nothing_false_is_said(stage, kit):
-    from jobscribe.supervisor.core.inputs import Restarted
-
     stage.submit()
     stage.up()
     stage.reports(kit.running(stage.token()))

@@ -2,7 +2,10 @@
 
 import pytest
 from jobscribe.db.events import StopRequested
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.requests import RunCancel
 from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.inputs import Cancel, Restarted
 from jobscribe.supervisor.core.stopping import REMIND_SECS
 
 
@@ -183,9 +186,6 @@ def test_a_cancel_with_the_req_id_of_another_job_is_refused(kit):
 
 
 def test_two_cancels_in_one_decision_stop_once(kit):
-    from jobscribe.protocol.requests import RunCancel
-    from jobscribe.supervisor.core.inputs import Cancel
-
     stage = in_state(kit, "running")
     stage.tell(*(Cancel(n, RunCancel(req_id=f"cancel-{n:04d}", uid=kit.UID, compute_jid=kit.jid_of())) for n in (91, 92)))
     assert stage.events().count("StopRequested") == 1
@@ -203,8 +203,6 @@ def test_the_queue_limit_of_the_run_or_of_the_house(kit):
     assert stage.timers()["queue", kit.jid_of(2), stage.job(2).run.serial] == 7.0
     stage.pass_time(20)
     stage.restart()
-    from jobscribe.supervisor.core.inputs import Restarted
-
     stage.tell(Restarted())
     timers = stage.timers()
     assert timers["queue", kit.jid_of(1), stage.job(1).run.serial] == pytest.approx(30.0)
@@ -212,8 +210,6 @@ def test_the_queue_limit_of_the_run_or_of_the_house(kit):
 
 
 def test_a_clock_that_was_set_back_makes_the_queue_limit_no_longer_than_it_is(kit):
-    from jobscribe.supervisor.core.inputs import Restarted
-
     stage = kit.Stage()
     stage.submit(1, queue_limit_secs=7.0)
     stage.wall -= 3600
@@ -295,15 +291,11 @@ def test_a_time_limit_that_comes_too_late_does_nothing(stage, kit):
 def test_a_limit_timer_of_a_queued_run_does_nothing(stage, kit):
     """No task of that token: nothing to stop."""
     stage.submit()
-    from jobscribe.protocol.ids import Token
-
     stage.fire("limit", Token(kit.jid_of(), stage.job().run.serial, 1, "main", 0))
     assert stage.state()[0] == "pending"
 
 
 def test_reminders_of_what_nobody_knows_do_nothing(stage, kit):
-    from jobscribe.protocol.ids import Token
-
     stage.fire("stop", Token(kit.jid_of(5), 1, 1, "main", 0))
     assert stage.effects == []
 
