@@ -8,7 +8,7 @@ import json
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,12 @@ class Link:
     def _read(self, decoder: Decoder, frame: bytes | str) -> bool:
         gaps = decoder.gaps
         try:
-            messages = decoder.messages(frame)  # type: ignore[arg-type]
+            messages: Sequence[Any] = decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
             self._log("refused a frame of the supervisor: {}", e.sentence)
-            return not e.close
+            if e.close:
+                return False
+            messages = e.messages
         for message in messages:
             self._on_message(message)
         # A lost frame of the supervisor: a new connection begins with a snapshot, which mends it.

@@ -28,4 +28,4 @@ def keeper(args: tuple[str, ...]) -> None:
 
 
 def _become(module: str, args: tuple[str, ...]) -> NoReturn:
-    os.execv(sys.executable, [sys.executable, "-m", module, *args])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *args])

@@ -12,7 +12,7 @@ from .session import command, session
 if TYPE_CHECKING:
     from ..client.replies import RunState
 
-_HEADS = ("JOB", "STATUS", "KIND", "QUEUED", "TOOK", "REASON")
+_HEADS = ("JOB", "STATUS", "QUEUED", "TOOK", "REASON", "KIND")
 _STATUSES = ["pending", "running", "completed", "canceled", "error"]
 
 
@@ -37,7 +37,7 @@ def list_jobs(all_users: bool, status: str | None, active: bool, limit: int, bef
 def _row(row: dict[str, Any]) -> list[str]:
     started, ended = row.get("startedAt"), row.get("endedAt")
     took = "-" if started is None else duration((time.time() if ended is None else ended) - started)
-    return [row["jid"], row["status"], row["kind"], moment(row["queuedAt"]), took, row.get("reason") or "-"]
+    return [row["jid"], row["status"], moment(row["queuedAt"]), took, row.get("reason") or "-", row["kind"]]
 
 
 @command()

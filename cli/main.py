@@ -51,11 +51,14 @@ def _failed(error: Exception, session: Session) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return USAGE if isinstance(error, click.UsageError) else FAILED
-    body = getattr(error, "body", None)
-    if hasattr(error, "code") and hasattr(error, "sentence") and callable(body):
-        session.screen.failed(body())
-        return FAILED
+    # Loaded here: what is only needed when something fails must not cost those for whom nothing does.
+    from ..client.errors import ClientError
+    from ..protocol.errors import Refusal
     from .crash import written
+
+    if isinstance(error, Refusal | ClientError):
+        session.screen.failed(error.body())
+        return FAILED
 
     path = written(error, session)
     where = f"; the trace is in {path}" if path else ""

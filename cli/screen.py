@@ -123,7 +123,8 @@ def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, head in enumerate(heads):
-        table.add_column(head, no_wrap=True, overflow="fold" if i == 0 else "ellipsis")
+        # A narrow terminal cuts the last columns off; an id that is cut or folded could not be copied.
+        table.add_column(head, no_wrap=True, min_width=max(len(r[i]) for r in [heads, *cells]))
     for row in cells:
         table.add_row(*(Text(c, style=_STYLES.get(c, "")) for c in row))
     Console().print(table)

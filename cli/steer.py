@@ -64,4 +64,4 @@ def _over(s: Session, jid: str, begun: float, timeout: float | None) -> "RunStat
         if state.finished or (timeout is not None and time.monotonic() - begun >= timeout):
             return state
         s.screen.progress(f"waiting for {jid}: {state.sentence()}", time.monotonic() - begun)
-        step = 20.0
+        step = 5.0

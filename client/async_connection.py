@@ -105,9 +105,6 @@ class AsyncConnection:
         except (OSError, HTTPError) as e:
             self._address = None
             raise unreachable(address.url, e) from None
-        if response.code == 599:
-            self._address = None
-            raise unreachable(address.url, response.error or ConnectionError("no answer"))
         if response.code >= 300:
             raise from_reply(response.code, response.body or b"")
         return response

@@ -143,12 +143,6 @@ class Connection:
                 return self._once(call)
             self.forget()
             raise unreachable(address.url, e) from None
-        except ClientError:
-            raise
-        except BaseException:
-            # Interrupted between request and answer: the next request must not read this one's answer.
-            self.close()
-            raise
 
     def _exchange(self, address: Address, call: Call) -> Reply:
         if self._http is None:

@@ -51,7 +51,7 @@ class LogCursor:
     def took(self, part: LogPart) -> None:
         self._empty = not part.data and part.next_offset <= part.offset
         self.offset, self._tail = part.next_offset, 0
-        self.done = part.end or (self._empty and not self._follow)
+        self.done = part.end or (self._empty and (not self._follow or self._run_over))
 
     @property
     def idle(self) -> bool:

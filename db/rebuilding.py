@@ -25,7 +25,7 @@ from .opening import repair
 from .projection import record_bytes
 from .receipts import KEPT_SECS
 from .records import FOLDER as RECORDS
-from .records import clean, forget, record_path, write_marker
+from .records import clean, forget, record_path, sync, write_marker
 from .schema import INSERT_EVENTS, INSERT_JOBS, INSERT_KINDS, INSERT_RECEIPTS, checksum_at, create, insert, open_for_writing
 from .store import IndexRow
 from .witness import NAME, NOTHING, Mark, Witness
@@ -235,18 +235,20 @@ def _records(root: Path, head: int, progress: Progress) -> int:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     clean(folder)
     strangers = set(_jids(folder))
+    written: list[str] = []
     connection = opened(root)
     try:
         for count, (job, last) in enumerate(folded(connection, 2**62), 1):
             write_atomically(str(record_path(folder, job.jid)), record_bytes(job, last.position, last.event.at))
             strangers.discard(job.jid)
+            written.append(job.jid)
             if count % EVERY == 0:
                 progress("records", count, count)
     finally:
         connection.close()
     for jid in strangers:
         forget(folder, jid)
-    os.sync()
+    sync(folder, written)
     write_marker(folder, head)
     return len(strangers)
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,9 @@ from .job import Job, evolve
 from .projection import record, record_bytes
 from .store import EventStore
 
-__all__ = ["FOLDER", "RecordWriter", "catch_up", "clean", "forget", "read_marker", "record", "record_bytes", "record_path", "write_marker"]
+__all__ = [
+    "FOLDER", "RecordWriter", "catch_up", "clean", "forget", "read_marker", "record", "record_bytes", "record_path", "sync", "write_marker",
+]
 
 FOLDER = "supervisor-job"
 #: Holds one number. Its name does not end in `.json`, so nobody takes it for a record.
@@ -119,7 +121,7 @@ class RecordWriter:
         self._thread.join()
         self.flush()
         try:
-            self._sync()
+            sync(self.folder, list(self._recent))
             self._advance(self._settling[-1][1])
         except OSError as e:
             self._complain(f"the records could not be synced: {e}")
@@ -181,17 +183,6 @@ class RecordWriter:
             write_marker(self.folder, position)
             self._marker = position
 
-    def _sync(self) -> None:
-        if len(self._recent) > SYNCED_ONE_BY_ONE:
-            os.sync()
-            return
-        for path in [*(record_path(self.folder, jid) for jid in self._recent), self.folder]:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-
 
 def catch_up(store: EventStore, records: RecordWriter) -> int:
     """Mark the jobs that changed after what is known to be on file; returns how many. Raises Refusal when the log cannot be read."""
@@ -237,6 +228,19 @@ def forget(folder: Path, jid: str) -> None:
     """Remove the record of a job that the log does not know."""
     with contextlib.suppress(FileNotFoundError):
         record_path(folder, jid).unlink()
+
+
+def sync(folder: Path, jids: Sequence[str]) -> None:
+    """Put these records on the disk. Raises OSError."""
+    if len(jids) > SYNCED_ONE_BY_ONE:
+        os.sync()
+        return
+    for path in [*(record_path(folder, jid) for jid in jids), folder]:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def clean(folder: Path) -> None:

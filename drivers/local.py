@@ -179,7 +179,7 @@ class _Template:
         ours.setblocking(False)
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", f"{_package()}.agent.template", "--root", str(self._root), _TITLE_ROOM,
-            stdin=theirs, env=_clean_environment(), start_new_session=True,
+            stdin=theirs.fileno(), env=_clean_environment(), start_new_session=True,
         )
         theirs.close()
         self._socket = ours

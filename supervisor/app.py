@@ -27,7 +27,7 @@ from ..protocol.messages import Alive
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
-from ..runtime.log import Log, capture_logging, log_uncaught
+from ..runtime.log import capture_logging, log_uncaught
 from ..service.log import open_log
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
@@ -48,6 +48,7 @@ from .root import Root
 APPS = ("command",)
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5
+SWITCH_SECS = 0.0002
 
 Announce = Callable[[dict[str, Any]], None]
 
@@ -58,6 +59,7 @@ def main(settings: Settings, announce: Announce) -> None:
     root = Root(settings.root)
     try:
         _private_memory()
+        _prompt_threads()
         processes.set_title("jobscribe supervisor", str(root.path))
         asyncio.run(_serve(settings, root, announce))
     finally:
@@ -68,6 +70,11 @@ def _private_memory() -> None:
     """Jobs of the local driver share the supervisor's unix user: they must not read its memory or environment."""
     os.umask(0o077)
     processes.set_dumpable(False)
+
+
+def _prompt_threads() -> None:
+    """The writer of the log takes turns with the loop: at Python's default of 5 ms a commit would wait that long, several times."""
+    sys.setswitchinterval(SWITCH_SECS)
 
 
 async def _serve(settings: Settings, root: Root, announce: Announce) -> None:
@@ -101,7 +108,7 @@ class _Supervisor:
         self._undo_logging = capture_logging(self._log)
         self._counters = Counters()
         self._store = SqliteStore(
-            root / "db" / "events.sqlite", self._loop.call_soon_threadsafe, point=lambda p: crashpoints.reached("supervisor." + p),
+            root / "db" / "events.sqlite", self._deliver, point=lambda p: crashpoints.reached("supervisor." + p),
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = Feed(self._store)
@@ -117,6 +124,10 @@ class _Supervisor:
         )
         self._performer.engine, self._performer.hub, self._performer.desk = self._engine, self._hub, self._desk
         self._servers: list[tornado.httpserver.HTTPServer] = []
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        """News of the store, from its thread to ours."""
+        self._loop.call_soon_threadsafe(call)
 
     # ---- the engine's ports
 

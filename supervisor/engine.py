@@ -6,7 +6,7 @@ top of it is forgotten, its requests are refused, and the world is folded anew f
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec

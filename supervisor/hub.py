@@ -6,7 +6,7 @@ Decides nothing. What an agent says is told to the engine; what comes back for a
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tornado.web
@@ -81,13 +81,14 @@ class Connection:
     def receive(self, frame: bytes | str) -> None:
         """One frame. A bad one is counted; a peer out of step loses its connection."""
         try:
-            messages = self._decoder.messages(frame)  # type: ignore[arg-type]
+            messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
             self.hub.counters.add("rejected." + e.code)
             self.hub.log("{} refused frame: {}", self, e.sentence)
             if e.close:
                 self.close(e.code)
-            return
+                return
+            messages = e.messages
         inputs: list[Input] = []
         if self._decoder.gaps != self._gaps:
             self._gaps = self._decoder.gaps

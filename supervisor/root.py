@@ -18,7 +18,7 @@ class Root:
     def __init__(self, path: str) -> None:
         self.path = Path(path).resolve()
         existing = next(p for p in (self.path, *self.path.parents) if p.exists())
-        network = network_file_system(existing)
+        network = network_file_system(str(existing))
         if network is not None:
             raise Refusal("networkFileSystem", f"the root {self.path} lies on {network}, which cannot keep the log safe")
         try:
@@ -44,12 +44,12 @@ class Root:
         folder.mkdir(exist_ok=True, mode=0o700)
         path = folder / name
         if not path.exists():
-            write_atomically(path, base62(secrets.token_bytes(43), 43).encode())
+            write_atomically(str(path), base62(secrets.token_bytes(43), 43).encode())
         return path.read_text().strip()
 
     def publish(self, name: str, content: dict[str, Any]) -> None:
         """An address file: whole or not at all, 0600."""
-        write_atomically(self.path / name, json.dumps(content).encode())
+        write_atomically(str(self.path / name), json.dumps(content).encode())
 
     def close(self) -> None:
         os.close(self._lock)

@@ -53,6 +53,8 @@ class Desk:
         self.draining = False
         self._handles = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        #: handles of bulk requests: they are told less, for describing a waiting run means counting who is ahead of it
+        self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
     # ---- effects
@@ -65,6 +67,11 @@ class Desk:
             future.set_exception(effect.refusal)
             return
         entry = self.engine.durable(effect.jid)
+        if effect.handle in self._brief:
+            self._brief.discard(effect.handle)
+            state = entry.job.status if entry is not None else "missing"
+            future.set_result({"computeJid": effect.jid, "computeJobSerial": effect.serial, "state": state})
+            return
         future.set_result(missing(effect.jid, "noRun") if entry is None else self.describe(entry, serial=effect.serial))
 
     def projected(self, job: Job) -> None:
@@ -87,6 +94,7 @@ class Desk:
             for n, spec in enumerate(request.runs[first : first + SLICE], first):
                 try:
                     future, input_ = self._submission(RunSimulation(req_id=f"{request.req_id}.{n}", run=spec))
+                    self._brief.add(input_.handle)
                     futures.append(future)
                     inputs.append(input_)
                 except Refusal as e:
@@ -255,11 +263,7 @@ async def _run_many(h: _Handler) -> Any:
     request: RunMany = h.parsed(RunMany)
     h.desk.log("class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs))
     replies = await h.desk.submit_many(request)
-    return {"state": "ok", "runs": [r if r["state"] == "error" and "code" in r else _brief(r) for r in replies]}
-
-
-def _brief(reply: dict[str, Any]) -> dict[str, Any]:
-    return {k: reply.get(k) for k in ("computeJid", "computeJobSerial", "state")}
+    return {"state": "ok", "runs": replies}
 
 
 async def _run_status(h: _Handler) -> Any:
@@ -381,6 +385,6 @@ ROUTES: tuple[tuple[str, Callable[[_Handler], Awaitable[Any]], bool], ...] = (
 def application(desk: Desk, secret: str) -> tornado.web.Application:
     """The API listener."""
     routes = [(path, _Handler, {"desk": desk, "secret": secret, "action": action, "open_": open_}) for path, action, open_ in ROUTES]
-    return tornado.web.Application(routes, log_function=lambda handler: None)  # type: ignore[arg-type]
+    return tornado.web.Application(routes, log_function=lambda handler: None)
 
 

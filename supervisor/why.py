@@ -61,7 +61,8 @@ def _ended(answer: Answer, run: Run) -> None:
             answer["sentence"] = f"it was canceled by {stop.by}" + (f": {stop.note}" if stop.note else "") if stop else "it was canceled"
             answer["not"] = ["a time limit", "its own exit"]
         case "timeLimit":
-            answer["sentence"] = f"it was ended by its time limit of {run.spec.time_limit_secs:g} s" if run.spec.time_limit_secs else "time limit"
+            limit = run.spec.time_limit_secs
+            answer["sentence"] = "it was ended by its time limit" + (f" of {limit:g} s" if limit else "")
             answer["try"] = ["submit it again with a longer --time-limit"]
         case "queueLimit":
             answer["sentence"] = "it waited longer than its queue limit and never started"

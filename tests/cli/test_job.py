@@ -222,3 +222,23 @@ def test_no_supervisor_is_told_with_what_to_do(run: Run, tmp_path: Path) -> None
     assert f"no supervisor has been started with the root {tmp_path / 'none'}" in ended.err
     assert "jobscribe up" in ended.err
     assert not (tmp_path / "none").exists()
+
+
+def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) -> None:
+    import os
+    import pty
+
+    mine, theirs = pty.openpty()
+    process = started("job", "list", stdout=theirs)
+    os.close(theirs)
+    out = b""
+    while True:
+        try:
+            chunk = os.read(mine, 65536)
+        except OSError:  # how a terminal says that nobody is at its other end
+            break
+        out += chunk
+    os.close(mine)
+    assert process.wait(60) == 0
+    lines = out.decode().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == jids[::-1]

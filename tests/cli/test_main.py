@@ -53,8 +53,8 @@ def test_agent_and_keeper_only_forward(run: Run, monkeypatch: pytest.MonkeyPatch
     run("agent", "--folder", "x", "--help")
     run("keeper", "-v", "--", "y")
     assert became == [
-        [sys.executable, "-m", "jobscribe.agent", "--folder", "x", "--help"],
-        [sys.executable, "-m", "jobscribe.agent.keeper", "-v", "--", "y"],
+        [sys.executable, "-P", "-m", "jobscribe.agent", "--folder", "x", "--help"],
+        [sys.executable, "-P", "-m", "jobscribe.agent.keeper", "-v", "--", "y"],
     ]
 
 

@@ -85,8 +85,15 @@ class FakeSupervisor:
         self.port = sockets[0].getsockname()[1]
         self._server.add_sockets(sockets)
 
+    def drop_connections(self) -> None:
+        """Close what lies idle, as servers do; go on listening."""
+        self._call(self._drop)
+
     async def _shut(self) -> None:
         self._server.stop()
+        await self._drop()
+
+    async def _drop(self) -> None:
         for connection in list(self._server._connections):
             connection.stream.close()
         await asyncio.sleep(0)

@@ -98,6 +98,15 @@ def test_the_budget_ends_the_trying(fake: Fake) -> None:
     assert sum(slept) <= 0.3
 
 
+def test_a_connection_that_was_closed_while_idle_is_no_trouble(fake: Fake) -> None:
+    troubles: list[object] = []
+    with Client(fake.url, fake.token, "EPRSqtUW", budget_secs=0.0, on_trouble=lambda e, s: troubles.append(e)) as client:
+        client.jobs()
+        fake.drop_connections()
+        client.jobs()
+    assert troubles == []
+
+
 def test_a_restart_on_another_port_is_survived(client: Client, fake: Fake) -> None:
     job = client.run(["sleep", "9"])
     old = fake.port

@@ -196,7 +196,7 @@ def test_a_log_shorter_than_its_witness_is_refused(closed: tuple[Path, list[Stor
 
 
 def test_another_log_than_the_one_witnessed_is_refused(closed: tuple[Path, list[Stored]], tmp_path: Path) -> None:
-    template, events = closed
+    template, _ = closed
     root = spoiled(template, tmp_path / "x", lambda db: _write_head(db, witness.Mark(40, bytes(16))))
     with pytest.raises(Refusal, match="position 40: its checksum is not the one that was witnessed"):
         SqliteStore(root / "db" / "events.sqlite", lambda call: call())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".types"))
 
-from simulator import Violation, run  # noqa: E402
+from simulator import Violation, run
 
 
 def main() -> int:

@@ -64,7 +64,7 @@ class Link:
 
     def _receive(self, frame: bytes) -> None:
         s = self.supervisor
-        if not s.running or s.links.get(self.agent.key) not in (self, None) and self.alive is not None:
+        if not s.running or (s.links.get(self.agent.key) not in (self, None) and self.alive is not None):
             return
         inputs: list[Input] = []
         messages = self.decoder.messages(frame)

@@ -1,0 +1,213 @@
+"""The script of an execution does, with any shell, exactly what was asked for: every byte, every exit, no process too many."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jobscribe.agent.job_script import script
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.messages import TaskSpec
+
+TOKEN = Token("user1234-sim12345-command", 17, 2, "worker", 3)
+SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"]}
+PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> list[str]:
+    name = str(request.param)
+    if not any(os.access(f"{d}/{name}", os.X_OK) for d in ("/bin", "/usr/bin")):
+        pytest.skip(f"there is no {name} here")
+    return SHELLS[name]
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> Path:
+    path = tmp_path / "evidence of it's own"
+    path.mkdir()
+    return path
+
+
+class Ran:
+    """What came of a script run like the keeper runs it."""
+
+    def __init__(self, shell: list[str], evidence: Path, *command: str, env: Mapping[str, str] = PATH, **spec: object) -> None:
+        for old in evidence.iterdir():
+            old.unlink()
+        run_dir = str(spec.pop("run_dir", evidence.parent / "run"))
+        text = script(TOKEN, TaskSpec(command=command, run_dir=run_dir, **spec), env, evidence)  # type: ignore[arg-type]
+        (evidence / "script.sh").write_bytes(text.encode("utf-8", "surrogateescape"))
+        files = {1: evidence / "out", 2: evidence / "signal", 3: evidence / "err"}
+        pid = os.posix_spawnp(shell[0], [*shell, str(evidence / "script.sh")], {}, setsid=True, setsigdef=[signal.SIGPIPE], file_actions=[
+            (os.POSIX_SPAWN_OPEN, fd, str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for fd, path in files.items()
+        ])
+        self.code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.out = files[1].read_bytes()
+        self.err, self.words = (evidence / "err").read_text(), (evidence / "signal").read_text()
+        self.written = (evidence / "exit-code").read_text()
+
+
+def test_the_contract_and_the_environment(shell: list[str], evidence: Path) -> None:
+    ran = Ran(shell, evidence, "env", "-0", env={**PATH, "A": "login", "B": "it's\nlogin"})
+    got = dict(e.split("=", 1) for e in ran.out.decode().split("\0") if e)
+    assert got["JOBSCRIBE_TOKEN"] == "user1234-sim12345-command/17/2/worker/3" == str(TOKEN)
+    assert got["JOBSCRIBE_COMPUTE_JID"] == "user1234-sim12345-command"
+    assert (got["JOBSCRIBE_SERIAL"], got["JOBSCRIBE_ATTEMPT"]) == ("17", "2")
+    assert (got["JOBSCRIBE_TASK_ROLE"], got["JOBSCRIBE_TASK_INDEX"]) == ("worker", "3")
+    assert got["JOBSCRIBE_RUN_DIR"] == str(evidence.parent / "run") == got["PWD"]
+    assert got["JOBSCRIBE_TERMINATION_MESSAGE"] == f"{evidence}/termination-message"
+    assert (got["PYTHONUNBUFFERED"], got["PYTHONFAULTHANDLER"]) == ("1", "1")
+    assert (got["A"], got["B"]) == ("login", "it's\nlogin")
+    assert set(got) - {"OLDPWD", "_", "SHLVL"} == {
+        "PATH", "A", "B", "PWD", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL",
+        "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX", "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE",
+    }
+
+
+def test_the_tasks_environment_wins_over_the_logins_and_the_contract_over_both(shell: list[str], evidence: Path) -> None:
+    env = {"A": "task", "PYTHONUNBUFFERED": "", "JOBSCRIBE_SERIAL": "forged"}
+    text = script(TOKEN, TaskSpec(command=("true",), run_dir="/r", env=env), {"A": "login"}, "/e")
+    (evidence / "s").write_text(text.replace("'/r'", "'/'") + "\n")
+    assert "export A='task'" in text and "export PYTHONUNBUFFERED=''" in text and "export JOBSCRIBE_SERIAL='17'" in text
+    assert "login" not in text and "forged" not in text
+
+
+def test_names_that_shells_keep_for_themselves_reach_the_command(shell: list[str], evidence: Path) -> None:
+    odd = {"UID": "7", "IFS": "x", "BASH_FUNC_module%%": "() { :; }", "PPID": "1", "with.dot": "d", "PWD": "/nowhere"}
+    ran = Ran(shell, evidence, "env", "-0", env={**PATH, **odd})
+    got = dict(e.split("=", 1) for e in ran.out.decode().split("\0") if e)
+    assert {k: got.get(k) for k in odd} == odd
+
+
+@pytest.mark.parametrize(("command", "code", "written", "spoke"), [
+    (("sh", "-c", "exit 0"), 0, "0\n", False), (("sh", "-c", "exit 137"), 137, "137\n", False),
+    (("sh", "-c", "kill -9 $$"), 137, "137\n", True), (("sh", "-c", "kill -15 $$"), 143, "143\n", True),
+    (("sh", "-c", "kill -SEGV $$"), 139, "139\n", True), (("sh", "-c", "kill -34 $$"), 162, "162\n", True),
+    (("sh", "-c", "kill -2 $$"), 130, "130\n", False), (("sh", "-c", "kill -13 $$"), 141, "141\n", False),
+])
+def test_the_exit_is_written_and_a_signal_leaves_words(
+    shell: list[str], evidence: Path, command: tuple[str, ...], code: int, written: str, spoke: bool,
+) -> None:
+    ran = Ran(shell, evidence, *command)
+    assert (ran.code, ran.written, bool(ran.words), ran.err) == (code, written, spoke, "")
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126), ("/etc", 126), ("-x", 127),
+                                               ("exit", 127), ("set", 127)])
+def test_what_cannot_be_executed_is_said_on_stderr(shell: list[str], evidence: Path, command: str, code: int) -> None:
+    ran = Ran(shell, evidence, command, "3")
+    assert (ran.code, ran.written, ran.words) == (code, f"{code}\n", "")
+    assert command in ran.err
+
+
+def test_a_program_is_run_and_not_a_builtin_of_its_name(shell: list[str], evidence: Path) -> None:
+    assert Ran(shell, evidence, "echo", "-n", "a\\tb").out == b"a\\tb"
+
+
+def test_no_process_but_the_shell_and_the_command(shell: list[str], evidence: Path) -> None:
+    """The command's parent is the shell that the keeper started, and it was the only process that this one started."""
+    ran = Ran(shell, evidence, "sh", "-c", "tr '\\0' ' ' </proc/$PPID/cmdline; echo; echo $(($$ - $PPID))")
+    parent, distance = ran.out.decode().splitlines()
+    assert parent.strip() == " ".join([*shell, str(evidence / "script.sh")])
+    assert ran.code == 0 and int(distance) != 0
+    text = script(TOKEN, TaskSpec(command=("true",), run_dir="/r"), PATH, "/e")
+    assert "$(" not in text.replace('"$(ulimit -H -c)"', "") and "`" not in text and "|" not in text.replace("||", "")
+
+
+def test_the_wrap_goes_in_front(shell: list[str], evidence: Path) -> None:
+    assert Ran(shell, evidence, "printf", "%s", "a b", wrap=("nice", "-n", "3")).out == b"a b"
+    assert Ran(shell, evidence, "x y", wrap=("printf", "%s-%s", "1")).out == b"1-x y"
+
+
+def test_the_command_has_descriptors_0_1_and_2_only(shell: list[str], evidence: Path) -> None:
+    ran = Ran(shell, evidence, "sh", "-c", "echo to err >&2; ls /proc/$$/fd")
+    assert [n for n in ran.out.decode().split() if int(n) < 10] == ["0", "1", "2"]
+    assert ran.err == "to err\n"
+
+
+@pytest.mark.parametrize("size", [0, 4096, 1 << 20])
+def test_the_core_limit(shell: list[str], evidence: Path, size: int) -> None:
+    ran = Ran(shell, evidence, "cat", "/proc/self/limits", core_bytes=size)
+    assert next(line for line in ran.out.decode().splitlines() if "core file" in line).split()[4:6] == [str(size)] * 2
+
+
+def test_a_core_limit_above_what_the_machine_allows_gets_that(shell: list[str], evidence: Path) -> None:
+    text = script(TOKEN, TaskSpec(command=("sh", "-c", "ulimit -c"), run_dir=str(evidence), core_bytes=1 << 40), PATH, evidence)
+    (evidence / "s").write_text(f"ulimit -c 8\n{text}")
+    as_nobody = {"user": 65534} if os.getuid() == 0 else {}
+    evidence.chmod(0o777)
+    (evidence / "s").chmod(0o644)
+    top = evidence
+    while top != top.parent and as_nobody:  # an ordinary user has to get there
+        top = top.parent
+        if top.stat().st_uid == os.getuid() and not top.stat().st_mode & 0o001:
+            top.chmod(top.stat().st_mode | 0o011)
+    done = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=False, **as_nobody)  # type: ignore[call-overload]
+    assert (done.stdout, done.stderr) == ("8\n", "")
+
+
+def test_the_run_directory_is_made_when_it_is_missing_and_entered(shell: list[str], evidence: Path) -> None:
+    deep = evidence.parent / "a b" / "c'd" / "new\nline"
+    assert Ran(shell, evidence, "pwd", run_dir=deep).out.decode() == f"{deep}\n"
+
+
+def test_a_run_directory_that_cannot_be_entered_is_126_and_said(shell: list[str], evidence: Path) -> None:
+    (evidence.parent / "file").touch()
+    ran = Ran(shell, evidence, "echo", "ran", run_dir=evidence.parent / "file" / "x")
+    assert (ran.code, ran.written, ran.out) == (126, "126\n", b"")
+    assert "file" in ran.err and ran.words == ""
+
+
+def test_sigterm_to_the_shell_does_not_keep_it_from_writing_the_exit(shell: list[str], evidence: Path) -> None:
+    ran = Ran(shell, evidence, "sh", "-c", "kill -TERM $PPID; kill -HUP $PPID; kill -INT $PPID; exit 9")
+    assert (ran.code, ran.written) == (9, "9\n")
+
+
+def test_the_command_starts_with_default_signals(shell: list[str], evidence: Path) -> None:
+    ran = Ran(shell, evidence, "cat", "/proc/self/status")
+    signals = dict(line.split() for line in ran.out.decode().splitlines() if line.startswith("Sig"))
+    assert (signals["SigCgt:"], signals["SigBlk:"]) == ("0" * 16, "0" * 16)
+
+
+def test_by_hand_it_runs_the_same_and_leaves_the_evidence_alone(shell: list[str], evidence: Path) -> None:
+    Ran(shell, evidence, "sh", "-c", "echo out; echo err >&2; exit 5")
+    (evidence / "exit-code").write_text("the truth")
+    by_hand = subprocess.run([*shell, str(evidence / "script.sh")], capture_output=True, text=True, env={}, check=False)
+    assert (by_hand.returncode, by_hand.stdout, by_hand.stderr) == (5, "out\n", "err\n")
+    assert (evidence / "exit-code").read_text() == "the truth"
+
+
+def test_the_umask_is_the_one_given(shell: list[str], evidence: Path) -> None:
+    assert Ran(shell, evidence, "sh", "-c", "umask").out == b"0077\n"
+    assert "umask 0027\n" in script(TOKEN, TaskSpec(command=("true",), run_dir="/r"), {}, "/e", umask="0027")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30), min_size=1, max_size=5),
+       value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30))
+def test_any_text_arrives_as_it_is(shell: list[str], evidence: Path, words: list[str], value: str) -> None:
+    ran = Ran(shell, evidence, "sh", "-c", 'printf "%s\\0" "$@" "$VALUE"', "x", *words, env=PATH | {"VALUE": value})
+    assert ran.out.decode().split("\0")[:-1] == [*words, value]
+
+
+def test_every_byte_arrives_as_it_is(shell: list[str], evidence: Path) -> None:
+    every = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
+    ran = Ran(shell, evidence, "printf", "%s", every)
+    assert ran.out == bytes(range(1, 256))
+
+
+@pytest.mark.parametrize(("spec", "said"), [
+    ({"command": ()}, "empty"), ({"command": ("",)}, "empty"), ({"command": ("a\0b",)}, "NUL"), ({"run_dir": "relative"}, "absolute"),
+    ({"run_dir": "/a\0"}, "NUL"), ({"env": {"A": "\0"}}, "NUL"), ({"env": {"A=B": ""}}, "environment variable"), ({"env": {"": ""}}, "environment"),
+    ({"wrap": ("a\0",)}, "NUL"),
+])
+def test_what_no_process_can_be_given_is_refused(spec: dict[str, object], said: str) -> None:
+    with pytest.raises(Refusal, match=said) as e:
+        script(TOKEN, TaskSpec(**{"command": ("true",), "run_dir": "/r", **spec}), {}, "/e")  # type: ignore[arg-type]
+    assert e.value.code == "badRequest"

@@ -1,0 +1,56 @@
+"""Fills a root with the log of many finished jobs and some running ones, as a long-lived supervisor leaves it."""
+
+import threading
+import time
+from pathlib import Path
+
+from jobscribe.db.events import AttemptEnded, JobEvent, RunEnded, RunRequested, TaskEnded, TaskPlaced, TaskStarted, job_stream
+from jobscribe.db.index import index_row
+from jobscribe.db.job import fold
+from jobscribe.db.records import write_marker
+from jobscribe.db.sqlite import SqliteStore
+from jobscribe.db.store import Batch, Write
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.requests import RunSpec
+
+
+def fill(root: Path, finished: int, running: int) -> float:
+    """Seconds it took."""
+    began = time.perf_counter()
+    root.mkdir(mode=0o700)
+    store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())
+    left = threading.Semaphore(0)
+    for n in range(finished + running):
+        uid = f"User{n % 50:04d}"
+        jid = f"{uid}-{n:08d}-command"
+        events = tuple(_events(uid, f"{n:08d}", jid, over=n < finished))
+        batch = Batch(writes=(Write(job_stream(jid), 0, events),), index=(index_row(fold(jid, list(events))),))
+        store.append(batch, lambda result: left.release())
+    for _ in range(finished + running):
+        left.acquire()
+    head = store.head()
+    store.close()
+    records = root / "supervisor-job"
+    records.mkdir(mode=0o700)
+    write_marker(records, head)
+    return time.perf_counter() - began
+
+
+def _events(uid: str, sid: str, jid: str, over: bool) -> list[JobEvent]:
+    at = 1_700_000_000.0
+    token = Token(jid, int(at), 1, "main", 0)
+    spec = RunSpec(uid=uid, simulation_id=sid, command=("/bin/true",), compute_job_hash="0" * 32)
+    key = AgentKey("local", "sequential", uid, "localhost")
+    events: list[JobEvent] = [
+        RunRequested(at=at, serial=int(at), spec=spec, run_dir=f"/run/{jid}", req_id=f"req-{sid}"),
+        TaskPlaced(at=at, token=token, agent_key=key, op_id=op_id(token, "run")),
+        TaskStarted(at=at, token=token, pid=2, start_ticks=1, started_at=at, host="localhost", boot_id="an earlier boot"),
+    ]
+    if over:
+        events += [
+            TaskEnded(at=at, token=token, exit=ExitInfo(code=0)),
+            AttemptEnded(at=at, serial=int(at), attempt=1, reason="exit"),
+            RunEnded(at=at, serial=int(at), status="completed", reason="exit"),
+        ]
+    return events

@@ -1,0 +1,110 @@
+"""The check at the end of every system test: the fold of the store, the records and what the supervisor answers are one."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from real_site import Site, until
+
+from jobscribe.db.index import index_row
+from jobscribe.db.inspection import check, export, folded, opened
+from jobscribe.db.job import Job
+from jobscribe.db.projection import record_bytes
+from jobscribe.db.records import record_path
+from jobscribe.db.store import Stored
+from jobscribe.protocol.exits import ExitInfo
+
+#: What a run may go through. Anything else is a step too many, too few, or out of order.
+_NEXT = {
+    None: {"RunRequested"},
+    "RunRequested": {"TaskPlaced", "StopRequested", "RunEnded"},
+    "TaskPlaced": {"TaskStarted", "TaskEnded", "StopRequested"},
+    "TaskStarted": {"TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
+    "StopRequested": {"RunEnded"},
+    "TaskEnded": {"AttemptEnded"},
+    "AttemptEnded": {"RunEnded", "RunRequested"},
+    "RunEnded": {"TaskStarted", "TaskEnded", "RunRequested"},
+}
+
+
+def check_books(site: Site) -> dict[str, Job]:
+    """All jobs of the root, by computeJid. The supervisor may run or not; everything that was submitted must be over."""
+    if site.process is not None:
+        until(lambda: not site.post("job-list", active=True)["jobs"], "nothing is pending or running")
+        until(lambda: not _busy(site.root), "nothing is left of anything")
+    jobs = fold(site.root)
+    _check_order(site.root)
+    if site.process is not None:
+        for jid, (job, last) in jobs.items():
+            _check_answers(site, jid, job, last)
+        _check_lists(site, jobs)
+        until(lambda: not check(site.root).records_behind, "the records are written")
+        for jid, (job, last) in jobs.items():
+            assert record_path(site.root / "supervisor-job", jid).read_bytes() == record_bytes(job, last.position, last.event.at)
+    report = check(site.root)
+    assert report.ok, report
+    return {jid: job for jid, (job, _) in jobs.items()}
+
+
+def fold(root: Path) -> dict[str, tuple[Job, Stored]]:
+    """Every job as its events in the store say, with its last event."""
+    connection = opened(root)
+    try:
+        return {job.jid: (job, last) for job, last in folded(connection, 2**62)}
+    finally:
+        connection.close()
+
+
+def events(root: Path) -> list[dict[str, Any]]:
+    """The whole log: {"position", "stream", "version", "type", "event"}."""
+    return [msgspec.json.decode(line) for line in export(root)]
+
+
+def stories(root: Path) -> dict[str, list[str]]:
+    """Types of events by computeJid."""
+    out: dict[str, list[str]] = {}
+    for e in events(root):
+        if e["stream"].startswith("job/"):
+            out.setdefault(e["stream"].removeprefix("job/"), []).append(e["type"])
+    return out
+
+
+def _busy(root: Path) -> list[str]:
+    return [jid for jid, (job, _) in fold(root).items() if job.busy]
+
+
+def _check_order(root: Path) -> None:
+    for jid, types in stories(root).items():
+        for before, after in zip([None, *types], types, strict=False):
+            assert after in _NEXT[before], (jid, types)
+        for once in ("TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded", "StopRequested"):
+            assert types.count(once) <= types.count("RunRequested"), (jid, types)
+        assert types.count("RunEnded") == types.count("RunRequested"), (jid, types)
+
+
+def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
+    run = job.run
+    assert run is not None
+    said = site.post("run-status", uid=jid[:8], computeJid=jid)
+    exit_ = None if said["exit"] is None else msgspec.convert(said["exit"], ExitInfo)
+    told = (
+        said["state"], said["computeJobSerial"], said["computeJobHash"], said["computeJobQueued"], said["computeJobStart"],
+        said["computeJobEnd"], said["reason"], said["error"], said["over"], said["attempt"], said["runDir"], said["position"], exit_,
+    )
+    assert told == (
+        run.status, run.serial, run.spec.compute_job_hash, run.queued_at, run.started_at, run.ended_at, run.reason, run.error,
+        not run.busy, len(run.attempts), run.run_dir, last.position, run.exit,
+    )
+    assert said["known"]
+
+
+def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
+    listed, before = [], None
+    while True:
+        page = site.post("job-list", limit=1000, before=before)
+        listed += page["jobs"]
+        before = page["next"]
+        if before is None:
+            break
+    wanted = [msgspec.to_builtins(msgspec.structs.replace(index_row(job), position=last.position)) for job, last in jobs.values()]
+    assert sorted(listed, key=lambda r: r["jid"]) == sorted(wanted, key=lambda r: r["jid"])

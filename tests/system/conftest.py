@@ -1,0 +1,55 @@
+"""Lets the tests of this folder import what they share, and gives them sites: a root with a supervisor of its own on it."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from books import check_books  # noqa: E402
+from real_site import Site  # noqa: E402
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """`make_site(**options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    sites: list[Site] = []
+
+    def make(**options: object) -> Site:
+        sites.append(Site(**options))  # type: ignore[arg-type]
+        return sites[-1]
+
+    yield make
+    left = {}
+    for site in sites:
+        left.update(site.end())
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Iterator[Site]:
+    """A fresh root with a supervisor. Afterwards the books are checked: log, records and what is answered are one."""
+    site = make_site()
+    site.start()
+    yield site
+    check_books(site)
+
+
+@pytest.fixture(scope="module")
+def module_site() -> Iterator[Site]:
+    site = Site(("slots.local_sequential=4", "output.head_bytes=1048576", "output.tail_bytes=1048576"), env={"SYSTEM_CANARY": "sings"})
+    try:
+        site.start()
+        yield site
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture
+def shared(module_site: Site) -> Iterator[Site]:
+    """One supervisor for all tests of a module; the books are checked after each."""
+    yield module_site
+    check_books(module_site)

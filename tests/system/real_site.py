@@ -1,0 +1,293 @@
+"""A root with a real supervisor on it, as a user starts it: `jobscribe up` in a process of its own. And who else runs there.
+
+Whatever was started is found by its title, or by the marks that jobs carry, and ended by pid.
+"""
+
+import http.client
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobscribe.runtime import processes
+
+DEADLINE_SECS = 30.0
+UID = "SystemU1"
+#: relative parts would mean something else in a process that changes its directory
+PYTHON_PATH = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+
+_numbers = itertools.count(1)
+
+
+def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause: float = 0.02) -> Any:
+    """What `true` returns as soon as it is something; fails when that takes too long."""
+    deadline = time.monotonic() + secs
+    while not (found := true()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {secs:g} s: {what}")
+        time.sleep(pause)
+    return found
+
+
+def spec(command: Sequence[str], uid: str = UID, **fields: Any) -> dict[str, Any]:
+    """A run in a slot of its own. fields: those of RunSpec, as they are in JSON."""
+    return {"uid": uid, "simulationId": f"s{next(_numbers):07d}", "command": list(command), **fields}
+
+
+def shell(text: str, uid: str = UID, **fields: Any) -> dict[str, Any]:
+    return spec(["/bin/sh", "-c", text], uid, **fields)
+
+
+def jid_of(run: dict[str, Any]) -> str:
+    return f"{run['uid']}-{run['simulationId']}-{run.get('computeModel', 'command')}"
+
+
+def req_id() -> str:
+    return f"request-{next(_numbers)}"
+
+
+class Answer(NamedTuple):
+    code: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Site:
+    """sets: `--set` settings. env: added to the supervisor's environment. user: unix user to run as."""
+
+    def __init__(self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, user: int | None = None, command: str = "up") -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
+        self.root = self.place / "r"
+        self._sets, self._env, self._user, self._command = tuple(sets), env or {}, user, command
+        if user is not None:
+            os.chown(self.place, user, user)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._connection: http.client.HTTPConnection | None = None
+        self.url, self.token = "", ""
+
+    # ---- the supervisor
+
+    def arguments(self) -> list[str]:
+        sets = [a for s in self._sets for a in ("--set", s)]
+        return [sys.executable, "-m", "jobscribe.cli", "--root", str(self.root), self._command, "--port", "0", *sets]
+
+    def launch(self, *more: str) -> subprocess.Popen[bytes]:
+        """A supervisor process, which may or may not come up."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | self._env | {"PYTHONPATH": PYTHON_PATH}
+        with (self.place / "up.log").open("ab") as log:
+            return subprocess.Popen(
+                [*self.arguments(), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, cwd="/",
+                **({} if self._user is None else {"user": self._user, "group": self._user, "extra_groups": []}),
+            )
+
+    def start(self) -> "Site":
+        """Returns when it says that it is ready."""
+        assert self.process is None
+        self.process = self.launch()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("jobscribe ready at "), (line, self.log()[-3000:])
+        self.read_address()
+        return self
+
+    def read_address(self) -> None:
+        said = json.loads((self.root / "client.json").read_text())
+        self.url, self.token = said["url"], said["token"]
+        self._disconnect()
+
+    def stop(self, number: int = signal.SIGTERM, secs: float = 20.0) -> int:
+        """End the supervisor; returns its exit code."""
+        assert self.process is not None
+        self._disconnect()
+        self.process.send_signal(number)
+        code = self.process.wait(secs)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def log(self) -> str:
+        """What supervisor, keepers and agents wrote to the supervisor's stderr."""
+        return (self.place / "up.log").read_text(errors="replace")
+
+    # ---- who runs here
+
+    def titled(self, name: str) -> list[int]:
+        """Pids of the processes that show themselves as `jobscribe <name> <root>`."""
+        wanted = f"jobscribe {name} {self.root}".encode()
+        return [p.pid for p in processes.table().values() if not p.over and _cmdline(p.pid).rstrip(b"\0") == wanted]
+
+    def keeper(self, uid: str = UID, kind: str = "sequential") -> dict[str, Any]:
+        said: dict[str, Any] = json.loads((self.root / "agent" / f"local.{kind}.{uid}@localhost" / "keeper.json").read_text())
+        return said
+
+    def agent_pid(self, uid: str = UID) -> int:
+        """The agent of this user that runs now."""
+        keeper = self.keeper(uid)["pid"]
+        agents = set(self.titled("agent"))
+        return int(until(
+            lambda: next((p.pid for p in processes.table().values() if p.parent == keeper and p.pid in agents), None), "the agent runs",
+        ))
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Signal a process of this site; with SIGKILL, return when it is gone."""
+        ticks = processes.start_ticks(pid)
+        os.kill(pid, number)
+        if number == signal.SIGKILL and ticks is not None:
+            until(lambda: not processes.alive(pid, ticks), f"process {pid} is gone")
+
+    def everybody(self) -> dict[int, bytes]:
+        """All processes that name this place in their arguments or environment, by pid."""
+        needle = str(self.place).encode()
+        out = {}
+        for p in processes.table().values():
+            if p.over or p.pid == os.getpid():
+                continue
+            line = _cmdline(p.pid)
+            if needle in line or needle in processes._read(f"/proc/{p.pid}/environ"):
+                out[p.pid] = line
+        return out
+
+    def end(self) -> dict[int, bytes]:
+        """End everything that runs here, by pid. Returns what had to be killed after its keeper had ended: there must be nothing."""
+        self._disconnect()
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGCONT)
+                self.process.terminate()
+                try:
+                    self.process.wait(15)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+        for keeper in self.titled("keeper"):
+            os.kill(keeper, signal.SIGCONT)
+            os.kill(keeper, signal.SIGTERM)
+        deadline = time.monotonic() + 15
+        while (left := self.everybody()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.place, ignore_errors=True)
+        return left
+
+    # ---- requests
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def connection(self, timeout: float = 40.0) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=timeout)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+        """One request on the kept connection; `headers` instead of the secret's."""
+        if self._connection is None:
+            self._connection = self.connection()
+        sent = {"Authorization": "Bearer " + self.token} if headers is None else headers
+        try:
+            self._connection.request(method, path, body, sent)
+            reply = self._connection.getresponse()
+            return Answer(reply.status, reply.headers, reply.read())
+        except (OSError, http.client.HTTPException):
+            self._disconnect()
+            raise
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The answer to `/api/<path>`, which must be a success."""
+        answer = self.ask("POST", "/api/" + path, json.dumps(body).encode())
+        assert answer.code == 200, (path, answer.code, answer.body)
+        return answer.json()
+
+    def submit(self, run: dict[str, Any], request: str | None = None) -> dict[str, Any]:
+        reply: dict[str, Any] = self.post("run-simulation", reqId=request or req_id(), run=run)
+        return reply
+
+    def status(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = self.post("run-status", uid=run["uid"], computeJid=jid_of(run), **fields)
+        return reply
+
+    def cancel(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = self.post("run-cancel", **{"reqId": req_id(), "uid": run["uid"], "computeJid": jid_of(run), **fields})
+        return reply
+
+    def wait(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
+        """The status when nothing of the run is left."""
+        deadline = time.monotonic() + secs
+        while not (reply := self.status(run, waitSecs=5))["over"]:
+            if time.monotonic() > deadline:
+                pytest.fail(f"not over within {secs:g} s: {reply}\n{self.log()[-3000:]}")
+        return reply
+
+    def finished(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
+        self.submit(run)
+        return self.wait(run, secs)
+
+    def running(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
+        """The status as soon as it runs."""
+        def look() -> dict[str, Any] | None:
+            said = self.status(run)
+            assert not said["over"], said
+            return said if said["state"] == "running" and said["known"] else None
+
+        found: dict[str, Any] = until(look, f"{jid_of(run)} runs", secs)
+        return found
+
+    def output(self, run: dict[str, Any], stream: str = "stdout", **fields: Any) -> Answer:
+        """One piece of a stream."""
+        body = {"uid": run["uid"], "computeJid": jid_of(run), "stream": stream, **fields}
+        answer = self.ask("POST", "/api/job-log", json.dumps(body).encode())
+        assert answer.code == 200, answer
+        return answer
+
+    def story(self, run: dict[str, Any]) -> list[str]:
+        """Types of the job's events, oldest first."""
+        return [e["event"]["type"] for e in self.post("job-story", uid=run["uid"], computeJid=jid_of(run))["events"]]
+
+    def ready(self) -> dict[str, Any]:
+        said: dict[str, Any] = self.ask("GET", "/readyz").json()
+        return said
+
+
+def _cmdline(pid: int) -> bytes:
+    return processes._read(f"/proc/{pid}/cmdline")
+
+
+def rss(pid: int) -> int:
+    """Bytes of memory a process has now."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"process {pid} has no memory")
+
+
+def naps(nap: str) -> list[int]:
+    """Pids of all `sleep <nap>` on this machine, whoever started them."""
+    return [p.pid for p in processes.table().values() if not p.over and nap.encode() in _cmdline(p.pid).split(b"\0")]
+
+
+def fresh_nap() -> str:
+    """A number of seconds that nobody else sleeps."""
+    return f"{2000 + next(_numbers)}.{os.getpid()}"
