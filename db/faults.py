@@ -35,7 +35,9 @@ def describe(error: BaseException) -> str:
 
 
 def not_opened(error: Exception, what: str, repair: Callable[[], str]) -> Refusal:
-    """Why a file of the store cannot be used: a passing reason, or damage."""
-    if passing(error) or isinstance(error, OSError):
+    """Why a file of the store cannot be used: the disk does not let us, or what is in it is damaged."""
+    code = getattr(error, "sqlite_errorcode", None)
+    device = code is not None and code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_SHORT_READ
+    if passing(error) or device or isinstance(error, OSError):
         return Refusal("storageUnavailable", f"{what} cannot be opened: {describe(error)}")
     return Refusal("storeDamaged", f"{what} is damaged: {describe(error)}. {repair()}")

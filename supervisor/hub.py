@@ -130,7 +130,8 @@ class Connection:
         elif isinstance(message, Snapshot):
             self.hub.log("{} opName=snapshot o=None executions={} page={}", self, len(message.executions), message.page, uid=self.key.uid)
         elif isinstance(message, OpError):
-            self.hub.log("{} opName=error o={} {}: {}", self, short_op(message.op_id), message.code, message.error, op=short_op(message.op_id))
+            op = short_op(message.op_id)
+            self.hub.log("{} opName=error o={} {}: {}", self, op, message.code, message.error, op=op)
 
     def close(self, reason: str) -> None:
         self.hub.log("{} connection ended: {}", self, reason)

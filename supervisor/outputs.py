@@ -44,12 +44,19 @@ class Outputs:
         return await self._hub.read(task.agent_key, op, request.wait_secs + ANSWER_SECS)
 
     async def _from_evidence(self, task: Task, request: JobLog, offset: int) -> LogChunk:
-        dropped = await self._dropped(task, request.stream)
+        while True:
+            dropped = await self._dropped(task, request.stream)
+            chunk = await self._read(task, request, offset, dropped)
+            # its keeper may be at work still: it notes what it drops before it is gone, so bytes read before a new note are real
+            if await self._dropped(task, request.stream) == dropped:
+                return chunk
+
+    async def _read(self, task: Task, request: JobLog, offset: int, dropped: tuple[int, int] | None) -> LogChunk:
         skipped = 0
         if dropped is not None and dropped[0] <= offset < dropped[1]:
             skipped, offset = dropped[1] - offset, dropped[1]
         limit = request.limit
-        if dropped is not None and offset < dropped[0]:
+        if dropped is not None and offset < dropped[0] < dropped[1]:
             limit = min(limit, dropped[0] - offset)
         data, size = await self._evidence(task, f"{request.stream}.log", offset, limit)
         next_offset = offset + len(data)
@@ -67,7 +74,7 @@ class Outputs:
         return (await self._evidence(task, f"{stream}.log", 0, 1))[1]
 
     async def _dropped(self, task: Task, stream: str) -> tuple[int, int] | None:
-        data, _ = await self._evidence(task, f"{stream}.dropped", 0, 4096)
+        data, _ = await self._evidence(task, f"{stream}.log.dropped", 0, 4096)
         if not data:
             return None
         said = msgspec.convert(json.loads(data), _Dropped)

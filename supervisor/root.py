@@ -31,7 +31,8 @@ class Root:
         except BlockingIOError:
             holder = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
             os.close(self._lock)
-            raise Refusal("rootBusy", f"the root {self.path} is held by another supervisor" + (f", pid {holder}" if holder else "")) from None
+            whose = f", pid {holder}" if holder else ""
+            raise Refusal("rootBusy", f"the root {self.path} is held by another supervisor{whose}") from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 

@@ -11,6 +11,7 @@ import pytest
 from db_histories import life
 from db_stores import Disk
 from jobscribe.db import opening, witness
+from jobscribe.db.events import RunEnded
 from jobscribe.db.inspection import check
 from jobscribe.db.sqlite import SqliteStore
 from jobscribe.db.store import Stored
@@ -147,7 +148,7 @@ def test_every_column_of_every_row_is_covered(
     monkeypatch.setattr(opening, "TAIL", 3)
     template, events = closed
     changes = {
-        "position": "1000", "stream": "'job/x'", "version": "77", "type": "'AgentGone'", "schema": "2", "at": "at + 0.001",
+        "position": "1000", "stream": "upper(stream)", "version": "77", "type": "upper(type)", "schema": "2", "at": "at + 0.001",
         "body": "replace(body, '1', '2')", "checksum": "zeroblob(16)",
     }
 
@@ -174,6 +175,26 @@ def test_a_removed_row_is_missed(closed: tuple[Path, list[Stored]], tmp_path: Pa
         root = spoiled(template, tmp_path / "x", spoil)
         assert not check(root).ok
         assert outcome(root, events) == "refused"
+
+
+def test_a_row_of_another_log_does_not_fit(tmp_path: Path) -> None:
+    """As when files of two backups are mixed: the row is right in itself, but not what followed."""
+    rows = []
+    for name, note in (("a", "exit"), ("b", "lost")):
+        disk = Disk(tmp_path / name)
+        for n in range(20):
+            disk.append("s", [RunEnded(at=1.0, serial=n + 1, status="error", reason=note if n == 9 else "exit")])
+        disk.store.close()
+        with sqlite3.connect(disk.path) as c:
+            rows.append(c.execute("SELECT body, checksum FROM events WHERE position = 10").fetchone())
+        c.close()
+    with sqlite3.connect(tmp_path / "a" / "db" / "events.sqlite") as c:
+        c.execute("UPDATE events SET body = ?, checksum = ? WHERE position = 10", rows[1])
+    c.close()
+    report = check(tmp_path / "a")
+    assert not report.ok and report.whole_up_to == 10, report
+    with pytest.raises(Refusal, match="damaged at position 11"):
+        SqliteStore(tmp_path / "a" / "db" / "events.sqlite", lambda call: call())
 
 
 # ---- the witness

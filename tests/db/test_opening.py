@@ -8,14 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from db_histories import JID, life
-from db_stores import Disk
-from jobscribe.db import events, opening, receipts, schema, witness
-from jobscribe.db.events import SupervisorStarted
+from db_histories import JID, life, requested
+from db_stores import Disk, append
+from jobscribe.db import events, opening, receipts, schema, witness, writer
+from jobscribe.db.events import SupervisorStarted, job_stream
 from jobscribe.db.faults import passing
+from jobscribe.db.index import index_row
 from jobscribe.db.inspection import check
+from jobscribe.db.job import fold
 from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Receipt
+from jobscribe.db.store import Appended, Batch, Receipt, Write
 from jobscribe.protocol.errors import Refusal
 
 
@@ -142,6 +144,23 @@ def test_somebody_elses_file_is_refused(tmp_path: Path) -> None:
         opened(root)
 
 
+@pytest.mark.parametrize(("code", "refusal"), [
+    (sqlite3.SQLITE_IOERR_FSYNC, "storageUnavailable"), (sqlite3.SQLITE_FULL, "storageUnavailable"), (sqlite3.SQLITE_CORRUPT, "storeDamaged"),
+    (sqlite3.SQLITE_NOTADB, "storeDamaged"), (sqlite3.SQLITE_IOERR_SHORT_READ, "storeDamaged"),
+])
+def test_a_disk_that_fails_is_told_from_a_file_that_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, refusal: str
+) -> None:
+    def settle(*_: object) -> None:
+        raise _sqlite_error(code)
+
+    with monkeypatch.context() as m:
+        m.setattr(opening, "_settle", settle)
+        with pytest.raises(Refusal, match=refusal):
+            opened(tmp_path)
+    opened(tmp_path).close()
+
+
 # ---- the first opening
 
 
@@ -201,6 +220,43 @@ def _sqlite_error(code: int) -> sqlite3.OperationalError:
 ])
 def test_only_errors_that_leave_the_log_as_it_was_may_pass(error: Exception, right: bool) -> None:
     assert passing(error) is right
+
+
+@pytest.mark.parametrize("statement", [
+    "INSERT INTO events", "INSERT OR REPLACE INTO jobs", "INSERT OR REPLACE INTO receipts", "INSERT OR IGNORE INTO kinds",
+])
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_transaction_that_fails_half_way_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, passes: bool
+) -> None:
+    disk = Disk(tmp_path)
+    disk.tell(JID, requested(1))
+    real = writer.insert
+
+    def insert(connection: sqlite3.Connection, statements: dict[int, str], rows: list) -> None:
+        real(connection, statements, rows)
+        if statements[1].startswith(statement):
+            raise _sqlite_error(sqlite3.SQLITE_FULL if passes else sqlite3.SQLITE_IOERR_READ)
+
+    receipt = Receipt(uid="EPRSuser", req_id="request-2", jid=JID, serial=2, at=1.0)
+    batch = Batch(writes=(Write(job_stream(JID), 1, (requested(2),)),), index=(index_row(fold(JID, [requested(1), requested(2)])),), receipts=(receipt,))
+    before = (disk.store.read_all(), disk.store.jobs())
+    with monkeypatch.context() as m:
+        m.setattr(writer, "insert", insert)
+        refused = append(disk.store, disk.calls, batch)
+    assert isinstance(refused, Refusal) and refused.code == "storageUnavailable"
+    assert (disk.store.read_all(), disk.store.jobs()) == before and disk.store.receipt("EPRSuser", "request-2") is None
+    if passes:
+        disk.store.resume()
+        assert append(disk.store, disk.calls, batch) == Appended(2, 2)
+    else:
+        with pytest.raises(Refusal, match="storageUnavailable"):
+            disk.store.resume()
+    disk.store.close()
+    disk.open()
+    assert disk.store.head() == (2 if passes else 1)
+    disk.store.close()
+    assert check(tmp_path).ok
 
 
 # ---- receipts

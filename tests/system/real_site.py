@@ -3,6 +3,7 @@
 Whatever was started is found by its title, or by the marks that jobs carry, and ended by pid.
 """
 
+import ctypes
 import http.client
 import itertools
 import json
@@ -26,6 +27,7 @@ UID = "SystemU1"
 #: relative parts would mean something else in a process that changes its directory
 PYTHON_PATH = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
 
+_libc = ctypes.CDLL(None, use_errno=True)
 _numbers = itertools.count(1)
 
 
@@ -66,14 +68,18 @@ class Answer(NamedTuple):
 
 
 class Site:
-    """sets: `--set` settings. env: added to the supervisor's environment. user: unix user to run as."""
+    """sets: `--set` settings. env: added to the supervisor's environment.
 
-    def __init__(self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, user: int | None = None, command: str = "up") -> None:
+    obeys_permissions: where the tests run as root, without root's power over all files.
+    """
+
+    def __init__(
+        self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, obeys_permissions: bool = False, command: str = "up",
+    ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
         self.root = self.place / "r"
-        self._sets, self._env, self._user, self._command = tuple(sets), env or {}, user, command
-        if user is not None:
-            os.chown(self.place, user, user)
+        self._sets, self._env, self._command = tuple(sets), env or {}, command
+        self._before = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: http.client.HTTPConnection | None = None
         self.url, self.token = "", ""
@@ -90,7 +96,7 @@ class Site:
         with (self.place / "up.log").open("ab") as log:
             return subprocess.Popen(
                 [*self.arguments(), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, cwd="/",
-                **({} if self._user is None else {"user": self._user, "group": self._user, "extra_groups": []}),
+                preexec_fn=self._before,
             )
 
     def start(self) -> "Site":
@@ -269,6 +275,13 @@ class Site:
     def ready(self) -> dict[str, Any]:
         said: dict[str, Any] = self.ask("GET", "/readyz").json()
         return said
+
+
+def _give_up_power_over_files() -> None:
+    """What is executed after this has neither CAP_DAC_OVERRIDE nor CAP_DAC_READ_SEARCH."""
+    for capability in (1, 2):
+        if _libc.prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
+            raise OSError("a capability cannot be dropped")
 
 
 def _cmdline(pid: int) -> bytes:
