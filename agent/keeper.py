@@ -204,7 +204,7 @@ def _lock(path: str) -> int | None:
 def _exec_agent(config: Config, sock: socket.socket) -> int:
     python = config.get("python") or sys.executable
     sock.set_inheritable(True)  # the only descriptor of ours that it gets
-    arguments = [python, "-m", f"{_package()}.agent", "--root", config["root"], "--keeper-fd", str(sock.fileno())]
+    arguments = [python, "-P", "-m", f"{_package()}.agent", "--root", config["root"], "--keeper-fd", str(sock.fileno())]
     environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
     return os.posix_spawn(
         python, arguments, environment, setsid=True, setsigmask=(), setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGCHLD],

@@ -178,7 +178,7 @@ class _Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"{_package()}.agent.template", "--root", str(self._root), _TITLE_ROOM,
+            sys.executable, "-P", "-m", f"{_package()}.agent.template", "--root", str(self._root), _TITLE_ROOM,
             stdin=theirs.fileno(), env=_clean_environment(), start_new_session=True,
         )
         theirs.close()

@@ -100,10 +100,11 @@ class JobList(_Request, frozen=True, kw_only=True):
 
 
 class JobLog(_Request, frozen=True, kw_only=True):
-    """Bytes of a stream of one attempt (0: the latest) of the current run."""
+    """Bytes of a stream of one attempt (0: the latest) of the current run; refused where that has another serial (0: any)."""
 
     uid: Uid
     compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
     attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     stream: Stream = "stdout"
     offset: Offset = 0

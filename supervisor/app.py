@@ -36,6 +36,7 @@ from . import web
 from .core.effects import Effect
 from .core.inputs import Now
 from .core.world import Policy
+from .desk import Desk
 from .engine import Engine
 from .feed import Feed
 from .hub import Hub
@@ -118,7 +119,7 @@ class _Supervisor:
         self._engine = Engine(self._policy(), self._store, self)
         self._hub = Hub(self._engine, self._log, self._counters, self._agent_id, self._session)
         outputs = Outputs(self._hub, self._drivers, secrets.token_bytes)
-        self._desk = web.Desk(
+        self._desk = Desk(
             self._engine, self._feed, outputs, self._counters, self._log, self.now, user_root=self._user_root(), apps=APPS,
             drivers=self._drivers, evidence_root=str(root / "agent"),
         )

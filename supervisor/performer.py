@@ -24,10 +24,10 @@ from .core.effects import (
     StopAgent,
 )
 from .core.inputs import DriverFailed, DriverFound, DriverStarted, DriverStopped, TimerFired
+from .desk import Desk
 from .engine import Engine
 from .hub import DRIVER_NAMES, Hub
 from .metrics import Counters
-from .web import Desk
 
 #: An agent that is ended has so long before it is killed.
 STOP_GRACE_SECS = 3.0

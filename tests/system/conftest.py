@@ -14,11 +14,11 @@ from real_site import Site  # noqa: E402
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., Site]]:
-    """`make_site(**options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
     sites: list[Site] = []
 
-    def make(**options: object) -> Site:
-        sites.append(Site(**options))  # type: ignore[arg-type]
+    def make(*sets: str, **options: object) -> Site:
+        sites.append(Site(sets, **options))  # type: ignore[arg-type]
         return sites[-1]
 
     yield make
