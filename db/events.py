@@ -26,12 +26,17 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename
 
 
 class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
-    """A run was accepted. spec.compute_job_hash is always set here. The run before it, if any, is history from now on."""
+    """A run was accepted. spec.compute_job_hash is always set here. The run before it, if any, is history from now on.
+
+    mono: the supervisor's monotonic clock at `at`, good for spans within the boot that is named; wall clocks jump.
+    """
 
     serial: int
     spec: RunSpec
     run_dir: str
     req_id: str
+    mono: float | None = None
+    boot_id: str | None = None
 
 
 class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):

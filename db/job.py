@@ -60,6 +60,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str
     req_id: str
     queued_at: float
+    queued_mono: float | None = None
+    queued_boot_id: str | None = None
     #: first process
     started_at: float | None = None
     #: when the status became final
@@ -182,7 +184,8 @@ def _requested(job: Job, e: RunRequested) -> Job:
         history = (*history, _past(job.run))
         while len(history) > HISTORY_LENGTH and not history[0].live_tasks:
             history, dropped = history[1:], dropped + 1
-    run = Run(serial=e.serial, status=PENDING, spec=e.spec, run_dir=e.run_dir, req_id=e.req_id, queued_at=e.at)
+    run = Run(serial=e.serial, status=PENDING, spec=e.spec, run_dir=e.run_dir, req_id=e.req_id, queued_at=e.at,
+              queued_mono=e.mono, queued_boot_id=e.boot_id)
     return msgspec.structs.replace(job, run=run, history=history, history_dropped=dropped)
 
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import aiofiles
 import msgspec
 
 from ..protocol.errors import Refusal
@@ -73,7 +74,7 @@ class LocalDriver:
 
     async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         path = self._folder(key) / "run" / name
-        return await asyncio.to_thread(_read, path, offset, limit)
+        return await _read(path, offset, limit)
 
     def capacity(self) -> Capacity:
         return self._cpu_slots
@@ -125,12 +126,12 @@ async def _until_gone(handle: Handle, secs: float) -> bool:
     return True
 
 
-def _read(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
+async def _read(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
     try:
-        with path.open("rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            f.seek(max(0, size + offset) if offset < 0 else offset)
-            return f.read(limit), size
+        async with aiofiles.open(path, "rb") as f:
+            size = await f.seek(0, os.SEEK_END)
+            await f.seek(min(offset, size))
+            return await f.read(limit), size
     except FileNotFoundError:
         return b"", 0
 

@@ -98,14 +98,20 @@ def send_stop(turn: Turn, token: Token, stop: Stop | None) -> None:
 
 
 def arm(turn: Turn, job: Job) -> None:
-    """Set the timers that a job in this state needs. Deadlines are wall time; a waking clock only makes them late, never early."""
+    """Set the timers that a job in this state needs."""
     run = job.run
     if run is None or not run.active or run.attempts:
         return
     limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
     if limit is not None:
-        waited = max(0.0, turn.now.wall - run.queued_at)
-        turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - waited)))
+        turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - _waited(turn, run))))
+
+
+def _waited(turn: Turn, run: Run) -> float:
+    """Seconds since the submission: by the monotonic clock within one boot, by the wall clock over a restart of the machine."""
+    if run.queued_mono is not None and run.queued_boot_id == turn.now.boot_id:
+        return max(0.0, turn.now.mono - run.queued_mono)
+    return max(0.0, turn.now.wall - run.queued_at)
 
 
 def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:

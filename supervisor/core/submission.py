@@ -37,7 +37,10 @@ def submit(turn: Turn, input_: Submit) -> None:
         _receipt(turn, request.req_id, jid, run.serial)
         return
     serial = max((run.serial if run else 0) + 1, int(turn.now.wall))
-    turn.record(jid, RunRequested(at=turn.now.wall, serial=serial, spec=spec, run_dir=input_.run_dir, req_id=request.req_id))
+    turn.record(jid, RunRequested(
+        at=turn.now.wall, serial=serial, spec=spec, run_dir=input_.run_dir, req_id=request.req_id, mono=turn.now.mono,
+        boot_id=turn.now.boot_id,
+    ))
     _receipt(turn, request.req_id, jid, serial)
     turn.ask(ReplyStatus(input_.handle, jid, serial))
     job = turn.world.jobs[jid]
