@@ -19,6 +19,9 @@ _PASSING_IO = frozenset({
 })
 _PASSING_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EACCES})
 
+#: What reading a file may raise; the second where SQLite quotes a damaged schema in its message.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+
 
 def passing(error: BaseException) -> bool:
     """Did the write fail for a reason that may go away, leaving the log as it was before?"""

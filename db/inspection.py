@@ -13,7 +13,7 @@ import msgspec
 from ..protocol.errors import Refusal
 from . import witness
 from .chain import START, Broken, Row, follow, stored
-from .faults import not_opened
+from .faults import UNREADABLE, not_opened
 from .index import index_row
 from .job import Job, evolve
 from .opening import repair
@@ -95,7 +95,7 @@ def check(root: Path, progress: Progress = silent) -> Report:
         for (text,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
             if text != "ok":
                 report.add("file", str(text))
-    except sqlite3.Error as e:
+    except UNREADABLE as e:
         report.add("file", f"{e}")
     finally:
         connection.close()
@@ -112,12 +112,12 @@ def opened(root: Path) -> sqlite3.Connection:
         raise Refusal("notFound", f"there is no event store at {path}")
     try:
         connection = open_for_reading(path)
-    except sqlite3.Error as e:
+    except UNREADABLE as e:
         raise not_opened(e, str(path), lambda: repair(path)) from None
     try:
         if not known_layout(connection, path):
             raise Refusal("storeDamaged", f"{path} holds no event store. {repair(path)}")
-    except sqlite3.Error as e:
+    except UNREADABLE as e:
         connection.close()
         raise not_opened(e, str(path), lambda: repair(path)) from None
     except BaseException:
@@ -133,7 +133,7 @@ def whole_rows(connection: sqlite3.Connection, up_to: int | None = None) -> Iter
         for row in follow(rows_after(connection, 0, up_to), START, 0):
             position = row.position
             yield row
-    except sqlite3.Error as e:
+    except UNREADABLE as e:
         raise Broken(position + 1, f"it cannot be read: {e}") from None
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..protocol.errors import Refusal
 from .chain import START, Broken, follow, stored
 from .events import known
-from .faults import not_opened
+from .faults import UNREADABLE, not_opened
 from .schema import checksum_at, create, known_layout, open_for_writing, rows_after
 from .witness import NAME, NOTHING, Mark, Witness
 
@@ -56,7 +56,7 @@ def _open(path: Path, witness: Witness) -> Opened:
     mark = _believed(path, witness)
     try:
         connection = open_for_writing(path)
-    except (sqlite3.Error, OSError) as e:
+    except (*UNREADABLE, OSError) as e:
         raise not_opened(e, str(path), lambda: repair(path)) from None
     try:
         if not known_layout(connection, path):
@@ -68,7 +68,7 @@ def _open(path: Path, witness: Witness) -> Opened:
         _settle(connection, path)
         if head != mark:
             witness.reset(head.position, head.checksum)
-    except (sqlite3.Error, OSError) as e:
+    except (*UNREADABLE, OSError) as e:
         connection.close()
         raise not_opened(e, str(path), lambda: repair(path)) from None
     except BaseException:
@@ -133,7 +133,10 @@ def verify_kinds(connection: sqlite3.Connection, path: Path) -> frozenset[tuple[
     kinds = frozenset(connection.execute("SELECT type, schema FROM kinds").fetchall())
     for type_, schema in sorted(kinds, key=repr):
         if not known(type_, schema):
-            raise Refusal("unknownEvent", f"{path} holds events {type_!r} version {schema}, which this version does not know")
+            raise Refusal(
+                "unknownEvent", f"{path} holds events {type_!r} version {schema}, which this version does not know"
+                f" (if none that did has ever run here: 'jobscribe db check --root {path.absolute().parent.parent}')",
+            )
     return kinds
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..protocol.errors import Refusal
 from .chain import START, Broken, follow, stored, verified
-from .faults import not_opened
+from .faults import UNREADABLE, not_opened
 from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, checksum_at, open_for_reading, rows_after
 from .store import IndexRow, Receipt, Stored
@@ -28,7 +28,7 @@ class Reader:
         self._path = path
         try:
             self._connection = open_for_reading(path)
-        except sqlite3.Error as e:
+        except UNREADABLE as e:
             raise self._refusal(e) from None
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Reader:
             out = [stored(row) for row in follow(rows_after(self._connection, after, last), previous, after)]
         except Broken as e:
             raise self._damaged(e) from None
-        except sqlite3.Error as e:
+        except UNREADABLE as e:
             raise self._refusal(e) from None
         if len(out) != last - after:
             raise self._damaged(Broken(after + len(out) + 1, "it is missing"))
@@ -101,13 +101,13 @@ class Reader:
         # all at once: a statement that is not read to its end would keep the WAL from being reused
         try:
             return self._connection.execute(query, values).fetchall()
-        except sqlite3.Error as e:
+        except UNREADABLE as e:
             raise self._refusal(e) from None
 
     def _damaged(self, what: Broken) -> Refusal:
         return Refusal("storeDamaged", f"{self._path}: the log is damaged at {what}. {repair(self._path)}")
 
-    def _refusal(self, error: sqlite3.Error) -> Refusal:
+    def _refusal(self, error: Exception) -> Refusal:
         return not_opened(error, str(self._path), lambda: repair(self._path))
 
 

@@ -18,7 +18,7 @@ from ..protocol.ids import parse
 from ..runtime.filesystems import write_atomically
 from .chain import Broken, Row, stored
 from .events import RunRequested, StopRequested
-from .faults import describe
+from .faults import UNREADABLE, describe
 from .index import index_row
 from .inspection import EVERY, Progress, folded, opened, silent, store_path, whole_rows
 from .opening import repair
@@ -58,7 +58,7 @@ def rebuild(root: Path, cut_after: int | None = None, progress: Progress = silen
         raise Refusal("storageUnavailable", f"{path.parent} cannot be locked: {describe(e)}") from None
     try:
         return _rebuild(root, path, lock, cut_after, progress)
-    except (sqlite3.Error, OSError) as e:
+    except (*UNREADABLE, OSError) as e:
         raise Refusal("storageUnavailable", f"{path} cannot be rebuilt: {describe(e)}") from None
     finally:
         lock.close()
@@ -137,7 +137,7 @@ def _receipts(old: sqlite3.Connection, target: sqlite3.Connection) -> None:
     """Those in the log of its last day, and of the old ones (a request may have led to a run that was there) what can be read."""
     (newest,) = target.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()
     rows: list[tuple[str, str, str, int, float]] = []
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(*UNREADABLE):
         known = {s for (s,) in target.execute("SELECT DISTINCT stream FROM events WHERE stream LIKE 'job/%'")}
         rows += (r for r in old.execute("SELECT uid, req_id, jid, serial, at FROM receipts").fetchall() if f"job/{r[2]}" in known)
     requests = target.execute(
@@ -201,7 +201,7 @@ def _empty_wal(path: Path, *, damaged: bool) -> None:
             busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
             connection.close()
-    except sqlite3.Error:
+    except UNREADABLE:
         if not damaged:
             raise
         return  # what it looked like is kept aside

@@ -24,6 +24,8 @@ from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 _MESSAGE_MAX = 64 * 1024
 #: Room in the template's argument list for the title that it and its children show in `ps`.
 _TITLE_ROOM = "-" * 200
+#: The template ends at once when its socket does; it is not waited for longer than this.
+_CLOSE_SECS = 3.0
 
 
 class LocalDriver:
@@ -42,7 +44,10 @@ class LocalDriver:
 
     async def start(self, spec: AgentSpec) -> Handle:
         folder = self._folder(spec.key)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as e:
+            raise Refusal("agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}") from None
         there = _keeper_of(folder)
         if there is not None and processes.alive(there["pid"], there["startTicks"]):
             # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
@@ -60,9 +65,12 @@ class LocalDriver:
     async def find(self, handle: Handle) -> Found:
         if handle.get("bootId") != processes.boot_id():
             return Found(state="gone", detail="the machine was restarted")
-        if processes.alive(handle["pid"], handle["startTicks"]):
-            return Found(state="alive", detail=f"keeper pid {handle['pid']}")
-        return Found(state="gone", detail=f"its keeper, pid {handle['pid']}, is not there any more")
+        pid, ticks = handle.get("pid"), handle.get("startTicks")
+        if pid is None or ticks is None:
+            return Found(state="unknown", detail="its handle does not say which process it is")
+        if processes.alive(pid, ticks):
+            return Found(state="alive", detail=f"keeper pid {pid}")
+        return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         if (await self.find(handle)).state != "alive":
@@ -178,11 +186,16 @@ class _Template:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", f"{_package()}.agent.template", "--root", str(self._root), _TITLE_ROOM,
-            stdin=theirs.fileno(), env=_clean_environment(), start_new_session=True,
-        )
-        theirs.close()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", f"{_package()}.agent.template", "--root", str(self._root), _TITLE_ROOM,
+                stdin=theirs.fileno(), env=_clean_environment(), start_new_session=True,
+            )
+        except OSError as e:
+            ours.close()
+            raise Refusal("agentUnavailable", f"the template process cannot be started: {e}") from None
+        finally:
+            theirs.close()
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._readable, ours)
 
@@ -214,7 +227,11 @@ class _Template:
         if self._socket is not None:
             self._lost(self._socket)
         if self._process is not None:
-            await self._process.wait()
+            try:
+                await asyncio.wait_for(self._process.wait(), _CLOSE_SECS)
+            except TimeoutError:  # stuck or stopped; nothing hangs on it
+                self._process.kill()
+                await self._process.wait()
 
 
 def _package() -> str:

@@ -155,6 +155,10 @@ class _Supervisor:
         self._counters.add(what)
         self._log("{}: {}", what, detail)
 
+    def broken(self, error: Exception) -> None:
+        self._counters.add("internal")
+        self._log.exception("a decision failed; the world is folded anew from the log", error=error)
+
     # ---- life
 
     async def start(self) -> None:

@@ -55,6 +55,9 @@ class Ports(Protocol):
     def noticed(self, what: str, detail: str) -> None:
         """For the log and the counters."""
 
+    def broken(self, error: Exception) -> None:
+        """A decision failed by a bug of ours: for the log, with its trace."""
+
 
 class Durable(msgspec.Struct, frozen=True):
     """A job as it stands on disk."""
@@ -86,6 +89,7 @@ class Engine:
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
         self._acting = False
+        self._suspect = False
 
     # ---- in
 
@@ -100,6 +104,9 @@ class Engine:
         if self._paused_until is not None and not self._resumed(now):
             self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
             return
+        if self._suspect and not self._refolded(now):
+            self._refuse(inputs, Refusal("conflict", "the supervisor is putting its books in order"))
+            return
         try:
             fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
             known = [self._known(i) for i in inputs]
@@ -107,7 +114,14 @@ class Engine:
             self.ports.noticed(e.code, e.sentence)
             self._refuse(inputs, e)
             return
-        decision = decide(self.world, known, now)
+        try:
+            decision = decide(self.world, known, now)
+        except Exception as e:
+            # a bug; the world may be half advanced, so it is folded anew before anything else is decided on it
+            self._suspect = True
+            self.ports.broken(e)
+            self._refuse(inputs, Refusal("internal", "something went wrong inside; the log has it"))
+            return
         for jid in fetched - decision.touched.keys():
             if not self.world.jobs[jid].busy:
                 del self.world.jobs[jid]
@@ -203,17 +217,32 @@ class Engine:
             self.ports.fatal(e)
             return False
         self._paused_until = None
+        self._catch_up(now)
+        return self._paused_until is None
+
+    def _refolded(self, now: Now) -> bool:
+        """After a bug: fold the world anew, as soon as nothing is on its way to the disk."""
+        if self._pending:
+            return False
+        self._suspect = False
+        self._load()
+        self._catch_up(now)
+        return True
+
+    def _catch_up(self, now: Now) -> None:
+        """The world was folded anew: learn again what no log knows."""
         # who is connected need not be looked for or started
         again: list[Input] = [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
         self.tell(*again, Restarted())
         for key, _epoch, _alive in self.ports.connections():
             self.ports.perform(snapshot_request(key, now))
-        return self._paused_until is None
 
     def poke(self) -> None:
         """After a pause: try again although nobody asks for anything."""
         if self._paused_until is not None:
             self._resumed(self.ports.now())
+        elif self._suspect:
+            self._refolded(self.ports.now())
 
     @property
     def paused(self) -> bool:

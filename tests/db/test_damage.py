@@ -52,8 +52,9 @@ def outcome(root: Path, events: list[Stored]) -> str:
     try:
         store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())
     except Refusal as e:
-        assert e.code == "storeDamaged", e
-        assert "jobscribe db check" in e.sentence and "--cut-after" in e.sentence
+        # (the list of kinds and the number of the layout are not part of the log: a flip there looks like a newer version's file)
+        assert e.code == "storeDamaged" or (e.code == "unknownEvent" and ("db check" in e.sentence or "layout" in e.sentence)), e
+        assert e.code == "unknownEvent" or ("jobscribe db check" in e.sentence and "--cut-after" in e.sentence)
         return "refused"
     try:
         found = store.read_all(limit=10_000)

@@ -220,6 +220,9 @@ class Supervisor:
     def noticed(self, what: str, detail: str) -> None:
         self.time.happened["noticed: " + what] += 1
 
+    def broken(self, error: Exception) -> None:
+        raise error
+
     # ---- played
 
     def _reply(self, handle: int, reply: Any) -> None:

@@ -1,0 +1,225 @@
+"""What every AgentDriver promises, asked of each: the local one with real processes, and the fake one."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobscribe.drivers.driver import AgentDriver, AgentSpec, Capacity
+from jobscribe.drivers.fake import FakeDriver, Place
+from jobscribe.drivers.local import LocalDriver
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.runtime import processes
+
+KEY, OTHER = AgentKey("local", "sequential", "DriverU1", "localhost"), AgentKey("local", "parallel", "DriverU1", "localhost")
+SLOTS = Capacity(sequential=3, parallel=2)
+
+
+def spec(key: AgentKey = KEY) -> AgentSpec:
+    return AgentSpec(key=key, agent_id="i" * 32, token="t" * 32)
+
+
+class Ground:
+    """Where drivers are made, and what is known about it without asking them."""
+
+    def __init__(self, make: Callable[[], AgentDriver], write: Callable[[AgentKey, str, bytes], None], reboot: Callable[[dict], dict],
+                 cripple: Callable[[AgentDriver], None]) -> None:
+        self._make, self.write, self.reboot, self.cripple = make, write, reboot, cripple
+        self.made: list[AgentDriver] = []
+        self.handles: list[tuple[AgentDriver, dict[str, Any]]] = []
+
+    def driver(self) -> AgentDriver:
+        self.made.append(self._make())
+        return self.made[-1]
+
+    async def started(self, driver: AgentDriver, key: AgentKey = KEY) -> dict[str, Any]:
+        handle = await driver.start(spec(key))
+        self.handles.append((driver, handle))
+        return handle
+
+
+def _fake() -> Ground:
+    place = Place()
+
+    def write(key: AgentKey, name: str, content: bytes) -> None:
+        place.files[key, name] = content
+
+    def reboot(handle: dict) -> dict:
+        place.reboot()
+        return handle
+
+    def cripple(driver: AgentDriver) -> None:
+        place.broken = "no more agents can be started here"
+
+    return Ground(lambda: FakeDriver(place, cpu_slots=SLOTS), write, reboot, cripple)
+
+
+def _local(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
+    address = root / "agents.json"
+    address.write_text(json.dumps({"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None}))
+
+    def write(key: AgentKey, name: str, content: bytes) -> None:
+        path = root / "agent" / str(key) / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def cripple(driver: AgentDriver) -> None:
+        monkeypatch.setattr(sys, "executable", str(root / "no-such-python"))
+
+    return Ground(lambda: LocalDriver(root, address, cpu_slots=SLOTS), write, lambda h: {**h, "bootId": "another"}, cripple)
+
+
+@pytest.fixture(params=["fake", "local"])
+async def ground(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+    root = Path(tempfile.mkdtemp(prefix="sys-driver-", dir="/tmp")).resolve()
+    ground = _fake() if request.param == "fake" else _local(root, monkeypatch)
+    yield ground
+    for driver, handle in ground.handles:
+        await driver.stop(handle, 1.0)
+    for driver in ground.made:
+        await driver.close()
+    left = {p.pid for p in processes.table().values() if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(root)
+    assert not left
+
+
+async def test_what_was_started_lives(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = await ground.started(driver)
+    assert (await driver.find(handle)).state == "alive"
+
+
+async def test_a_handle_is_plain_data_and_means_the_same_to_the_next_driver(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = json.loads(json.dumps(await ground.started(driver)))
+    await driver.close()
+    later = ground.driver()
+    assert (await later.find(handle)).state == "alive"
+    await later.stop(handle, 1.0)
+    assert (await later.find(handle)).state == "gone"
+
+
+async def test_a_secret_is_not_in_the_handle(ground: Ground) -> None:
+    handle = json.dumps(await ground.started(ground.driver()))
+    assert "t" * 32 not in handle and "i" * 32 not in handle
+
+
+async def test_starting_again_gives_the_one_that_lives(ground: Ground) -> None:
+    """An answer that nobody heard is asked for again."""
+    driver = ground.driver()
+    first = await ground.started(driver)
+    await _noted(driver, first)
+    again = await driver.start(spec())
+    assert (await driver.find(again)).state == "alive"
+    await driver.stop(again, 1.0)
+    assert (await driver.find(first)).state == "gone"
+
+
+async def _noted(driver: AgentDriver, handle: dict[str, Any]) -> None:
+    """Until the keeper has written down who it is."""
+    if "folder" not in handle:
+        return
+    for _ in range(1000):
+        if (Path(handle["folder"]) / "keeper.json").exists():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the keeper did not write down who it is within 10 s")
+
+
+async def test_agents_of_different_keys_do_not_meet(ground: Ground) -> None:
+    driver = ground.driver()
+    one, other = await asyncio.gather(ground.started(driver, KEY), ground.started(driver, OTHER))
+    await driver.stop(one, 1.0)
+    assert [(await driver.find(h)).state for h in (one, other)] == ["gone", "alive"]
+
+
+async def test_a_stop_ends_it_and_can_be_repeated(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = await ground.started(driver)
+    for _ in range(2):
+        await driver.stop(handle, 1.0)
+        assert (await driver.find(handle)).state == "gone"
+    again = await ground.started(driver)
+    assert (await driver.find(again)).state == "alive"
+    assert (await driver.find(handle)).state == "gone"
+    await driver.stop(handle, 1.0)
+    assert (await driver.find(again)).state == "alive"
+
+
+async def test_a_stop_right_after_the_start_ends_it_too(ground: Ground) -> None:
+    driver = ground.driver()
+    for _ in range(5):
+        handle = await driver.start(spec())
+        await driver.stop(handle, 0.5)
+        assert (await driver.find(handle)).state == "gone"
+
+
+async def test_what_ran_before_a_reboot_is_gone(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = ground.reboot(await ground.started(driver))
+    assert (await driver.find(handle)).state == "gone"
+
+
+@pytest.mark.parametrize("drop", [(), ("pid",), ("startTicks",), ("number",), ("bootId", "boot"), ("pid", "startTicks", "number", "folder")])
+async def test_a_handle_of_an_earlier_version_is_answered(ground: Ground, drop: tuple[str, ...]) -> None:
+    """It may lack what is in handles today, and have what is not; that is no reason to raise."""
+    driver = ground.driver()
+    handle = {k: v for k, v in (await ground.started(driver)).items() if k not in drop} | {"ofAnEarlierVersion": 1}
+    assert (await driver.find(handle)).state in (("alive",) if not drop else ("alive", "gone", "unknown"))
+    if drop:
+        await driver.stop(handle, 0.1)
+    assert (await driver.find({})).state in ("gone", "unknown")
+
+
+async def test_evidence_is_read_in_pieces_and_of_agents_that_are_gone(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = await ground.started(driver)
+    ground.write(KEY, "token-1/stdout.log", b"0123456789")
+    assert await driver.evidence(KEY, "token-1/stdout.log", 0, 4) == (b"0123", 10)
+    assert await driver.evidence(KEY, "token-1/stdout.log", 8, 100) == (b"89", 10)
+    assert await driver.evidence(KEY, "token-1/stdout.log", 10, 100) == (b"", 10)
+    await driver.stop(handle, 1.0)
+    assert await driver.evidence(KEY, "token-1/stdout.log", 4, 3) == (b"456", 10)
+
+
+async def test_evidence_that_is_not_there_is_empty(ground: Ground) -> None:
+    driver = ground.driver()
+    assert await driver.evidence(KEY, "token-1/stdout.log", 0, 4) == (b"", 0)
+    ground.write(KEY, "token-1/stdout.log", b"01")
+    assert await driver.evidence(OTHER, "token-1/stdout.log", 0, 4) == (b"", 0)
+    assert await driver.evidence(KEY, "token-1/stderr.log", 0, 4) == (b"", 0)
+
+
+async def test_a_driver_that_cannot_start_anything_says_so(ground: Ground) -> None:
+    driver = ground.driver()
+    ground.cripple(driver)
+    with pytest.raises(Refusal) as refused:
+        await driver.start(spec())
+    assert refused.value.code == "agentUnavailable"
+    assert len(await driver.check()) == 1
+
+
+async def test_a_driver_in_order_has_nothing_to_say(ground: Ground) -> None:
+    driver = ground.driver()
+    assert await driver.check() == []
+    assert driver.capacity() == SLOTS
+    assert driver.capabilities.tasks == "keeper"
+
+
+async def test_closing_twice_is_harmless_and_agents_live_on(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = await ground.started(driver)
+    await driver.close()
+    await driver.close()
+    assert (await driver.find(handle)).state == "alive"
