@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..protocol.errors import Refusal
+from ..protocol.ids import parse
 from . import witness
 from .chain import START, Broken, Row, follow, stored
 from .faults import UNREADABLE, not_opened
@@ -195,7 +196,10 @@ def _check_streams(connection: sqlite3.Connection, report: Report, records: Path
 
 def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
     rows = connection.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid = ?", (jid,)).fetchall()
-    return read_index_row(rows[0]) if rows else None
+    try:
+        return read_index_row(rows[0]) if rows else None
+    except msgspec.ValidationError:
+        return None  # not what it should be, whatever it is
 
 
 def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = None) -> Iterator[tuple[Job, Stored]]:
@@ -212,7 +216,7 @@ def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = N
             if job is not None and last is not None:
                 yield job, last
             stream, version, last = row.stream, 0, None
-            job = Job(jid=stream.removeprefix("job/")) if stream.startswith("job/") else None
+            job = _new_job(stream, row, report)
         version += 1
         if row.version != version and report is not None:
             report.add("stream", f"{stream} has version {row.version} where {version} should be", row.position)
@@ -227,6 +231,19 @@ def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = N
             job = None
     if job is not None and last is not None:
         yield job, last
+
+
+def _new_job(stream: str, row: Row, report: Report | None) -> Job | None:
+    """The job of this stream, None where it is another's. The name comes from an index of the file, which may be damaged."""
+    if not stream.startswith("job/"):
+        return None
+    try:
+        return Job(jid=parse("computeJid", stream.removeprefix("job/")))
+    except Refusal as e:
+        if report is None:
+            raise
+        report.add("stream", e.sentence, row.position)
+        return None
 
 
 def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:

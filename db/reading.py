@@ -4,9 +4,11 @@ Nothing is shown behind `head`: what a reader sees is what a restart would find.
 never left out.
 """
 
-import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from ..protocol.errors import Refusal
 from .chain import START, Broken, follow, stored, verified
@@ -19,6 +21,11 @@ _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position = e.position -
 _STREAM = (
     f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
 )
+
+T = TypeVar("T")
+#: Names as msgspec knows them, in the order of the columns.
+_INDEX_FIELDS = IndexRow.__struct_encode_fields__
+_RECEIPT_FIELDS = Receipt.__struct_encode_fields__
 
 
 class Reader:
@@ -52,8 +59,10 @@ class Reader:
         """A damaged index hides rows: what `jobs` says of the stream must have been found."""
         query = "SELECT j.position, e.version FROM jobs AS j LEFT JOIN events AS e ON e.position = j.position WHERE j.jid = ?"
         for position, last in self._rows(query, (stream.removeprefix("job/"),)) if stream.startswith("job/") else ():
-            if position <= head and (last is None or version < last):
-                raise self._damaged(Broken(position, f"version {last} of {stream}, which is listed here, is not found"))
+            listed = isinstance(position, int) and isinstance(last, int)
+            if not listed or (position <= head and version < last):
+                what = f"{stream} has version {last!r} at {position!r} by one index, {version} by the other"
+                raise Refusal("storeDamaged", f"{self._path}: {what}. {repair(self._path)}")
 
     def log(self, after: int, limit: int, head: int) -> list[Stored]:
         """Events with position > `after`, at most `limit`. Raises Refusal."""
@@ -87,15 +96,22 @@ class Reader:
         if active is not None:
             where.append("status IN ('pending', 'running')" if active else "status NOT IN ('pending', 'running')")
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?"
-        return [index_row(r) for r in self._rows(query, (*values, limit))]
+        return [self._right(index_row, r) for r in self._rows(query, (*values, limit))]
 
     def find_jobs(self, prefix: str, limit: int) -> list[IndexRow]:
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid >= ? AND jid < ? ORDER BY jid LIMIT ?"
-        return [index_row(r) for r in self._rows(query, (prefix, prefix + "\U0010ffff", limit))]
+        return [self._right(index_row, r) for r in self._rows(query, (prefix, prefix + "\U0010ffff", limit))]
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
-        rows = self._rows("SELECT jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?", (uid, req_id))
-        return Receipt(uid=uid, req_id=req_id, jid=rows[0][0], serial=rows[0][1], at=rows[0][2]) if rows else None
+        rows = self._rows("SELECT uid, req_id, jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?", (uid, req_id))
+        return self._right(_receipt, rows[0]) if rows else None
+
+    def _right(self, make: Callable[[tuple[Any, ...]], T], row: tuple[Any, ...]) -> T:
+        try:
+            return make(row)
+        except msgspec.ValidationError as e:
+            what = f"a row beside the log is damaged ({e}): {repr(row)[:200]}"
+            raise Refusal("storeDamaged", f"{self._path}: {what}. {repair(self._path)}") from None
 
     def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         # all at once: a statement that is not read to its end would keep the WAL from being reused
@@ -112,8 +128,9 @@ class Reader:
 
 
 def index_row(r: tuple[Any, ...]) -> IndexRow:
-    """A row of the table `jobs`."""
-    return IndexRow(
-        jid=r[0], uid=r[1], status=r[2], serial=r[3], simulation_type=r[4], kind=r[5], driver=r[6], busy=bool(r[7]), queued_at=r[8],
-        started_at=r[9], ended_at=r[10], reason=r[11], position=r[12],
-    )
+    """A row of the table `jobs`. Raises msgspec.ValidationError where a column has the wrong type."""
+    return msgspec.convert(dict(zip(_INDEX_FIELDS, (*r[:7], r[7] == 1, *r[8:]), strict=True)), IndexRow)
+
+
+def _receipt(r: tuple[Any, ...]) -> Receipt:
+    return msgspec.convert(dict(zip(_RECEIPT_FIELDS, r, strict=True)), Receipt)

@@ -226,9 +226,12 @@ def test_a_keeper_without_a_configuration_says_so(arguments: list[str], stdin: b
     assert said in done.stderr.decode() or "Expecting value" in done.stderr.decode()
 
 
-def test_the_keeper_imports_nothing_but_small_parts_of_the_standard_library() -> None:
+def test_the_keeper_imports_nothing_but_small_parts_of_the_standard_library(tmp_path: Path) -> None:
+    (tmp_path / "jobscribe").symlink_to(Path(jobscribe.__file__).parent)
     program = "import sys, jobscribe.agent.keeper; print(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": _PATH})
+    # without site: how this package was installed is not what is looked at
+    alone = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=alone)
     loaded = {m for m in done.stdout.split() if not m.startswith("_")}
     assert loaded - set(sys.stdlib_module_names) <= {"jobscribe", "sitecustomize", "usercustomize", "distutils-precedence"}
     assert not loaded & {"asyncio", "threading", "logging", "subprocess", "typing", "dataclasses", "argparse", "tempfile", "urllib", "ssl"}
