@@ -23,6 +23,8 @@ from ..runtime.log import Log
 
 #: Pauses between tries, seconds; jittered by half, so that a thousand agents do not come at once.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+#: One of so many failures is logged: this may go on for hours.
+SAY_EVERY = 60
 MAX_WAITING = 20_000
 
 
@@ -67,14 +69,16 @@ class Link:
 
     async def run(self) -> None:
         """Dial and serve, for ever."""
-        pause = FIRST_PAUSE
+        pause, failures = FIRST_PAUSE, 0
         while True:
             try:
                 await self._serve(await self._dial())
-                pause = FIRST_PAUSE
+                pause, failures = FIRST_PAUSE, 0
             except (OSError, ValueError, KeyError, tornado.httpclient.HTTPError, tornado.websocket.WebSocketError,
                     tornado.iostream.StreamClosedError) as e:
-                self._log("cannot reach the supervisor: {}; next try in {:.2f} s", _brief(e), pause)
+                if failures % SAY_EVERY == 0:
+                    self._log("cannot reach the supervisor: {}; trying again every {:g} s and less", _brief(e), LONGEST_PAUSE)
+                failures += 1
             await asyncio.sleep(pause * (0.5 + random.random()))
             pause = min(LONGEST_PAUSE, pause * 2)
 

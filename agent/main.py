@@ -30,6 +30,8 @@ from .login_env import LoginEnvironment
 from .session import Forget, Launch, Output, Quit, Read, Send, Session, Stop
 
 TICK_SECS = 2.0
+#: An agent that has nothing to tell does not wait for a supervisor for ever.
+LONELY_SECS = 6 * 3600.0
 #: Readers served at once; one more is told to come back.
 MAX_READERS = 256
 #: Starts within the last tenth of a second from which on news of a start waits a little: most of these jobs are over by then, and
@@ -53,6 +55,7 @@ class _Agent:
         self._keeper = KeeperLink(keeper_fd, self._keeper_said, self._keeper_gone)
         self._session = Session()
         self._over = asyncio.Event()
+        self._away_since: float | None = time.monotonic()
         self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
         self._held: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
@@ -101,10 +104,12 @@ class _Agent:
     # ---- in
 
     def _up(self) -> None:
+        self._away_since = None
         self._log("connected")
         self._do(self._session.connected(time.monotonic()))
 
     def _down(self) -> None:
+        self._away_since = time.monotonic()
         self._do(self._session.disconnected())
 
     def _received(self, message: Any) -> None:
@@ -154,7 +159,10 @@ class _Agent:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECS)
-            self._do(self._session.tick(time.monotonic()))
+            now = time.monotonic()
+            self._do(self._session.tick(now))
+            if self._away_since is not None and now - self._away_since > LONELY_SECS and not self._session.executions():
+                self._do([Quit(f"no supervisor for {LONELY_SECS:g} s, and nothing to tell one", stop_jobs=False)])
 
     # ---- out
 

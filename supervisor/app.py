@@ -23,7 +23,7 @@ from ..drivers.driver import AgentDriver, Capacity
 from ..drivers.local import LocalDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
-from ..protocol.messages import Alive
+from ..protocol.messages import Alive, Kill
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
@@ -196,6 +196,7 @@ class _Supervisor:
         if hasattr(self, "_poker"):
             self._poker.cancel()
         await self._performer.close()
+        self._dismiss_idle_agents()
         await self._hub.close()
         if self._fatal is None and self.url:
             await self._append(SupervisorStopped(at=self._clock.wall(), session=self._session, reason="told to stop"))
@@ -209,6 +210,12 @@ class _Supervisor:
         self._log("supervisor stopped")
         self._undo_logging()
         self._sink.close()
+
+    def _dismiss_idle_agents(self) -> None:
+        """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with them."""
+        for key, _epoch, _alive in self._hub.alive():
+            if not self._engine.world.agent(key).needed:
+                self._hub.send(key, Kill(reason="the supervisor stops, and nothing runs here"))
 
     async def _poke(self) -> None:
         while True:

@@ -25,6 +25,8 @@ from .metrics import Counters
 #: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what was lost).
 MAX_WAITING = 20_000
 
+#: At the end, messages have so long to get out.
+CLOSE_SECS = 1.0
 #: Who has connected and does not say `alive` in time is sent away.
 ALIVE_SECS = 10.0
 
@@ -237,6 +239,9 @@ class Hub:
         return [(c.key, c.epoch, c.alive) for c in self.connections.values() if c.alive is not None]
 
     async def close(self) -> None:
+        """What waits to be sent gets a moment, then every connection ends."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=CLOSE_SECS)
         for connection in list(self.connections.values()):
             connection.socket.close(1001, "the supervisor stops")
         self.connections.clear()

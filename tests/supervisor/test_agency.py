@@ -376,6 +376,20 @@ def test_a_second_connection_ends_the_older_and_is_counted(kit):
     assert stage.job(2).run.attempts
 
 
+def test_a_second_connection_takes_its_queued_runs_out_of_the_queue_until_it_has_said_everything(stage, kit):
+    """Else a slot that comes free meanwhile is given to an agent of which nobody knows what it runs."""
+    mine, other = kit.key_of(), kit.key_of(kit.OTHER_UID)
+    stage.submit(1, uid=kit.OTHER_UID)
+    stage.up(other)
+    stage.submit(2)
+    stage.up(mine)
+    stage.open(mine)
+    stage.reports(kit.ended(stage.token(1, kit.OTHER_UID)), key=other)
+    assert not stage.job(2).run.attempts
+    stage.snapshot(mine)
+    assert stage.job(2).run.attempts
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_an_older_connection_does_not_replace_a_newer(kit, epoch):
     stage = busy(kit)

@@ -1,6 +1,8 @@
 """How one exit becomes a status: the truth table of `outcome`, all sources, with and without our own intent."""
 
 import pytest
+from jobscribe.db.events import RunEnded
+from jobscribe.db.job import evolve
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.supervisor.core.endings import outcome
 
@@ -26,3 +28,12 @@ def test_our_own_intent_comes_first(source, stop, reason, fields):
 ])
 def test_without_intent_the_exit_speaks(exit_, expected):
     assert outcome(exit_) == expected
+
+
+def test_the_first_end_of_a_run_stands(stage):
+    """The fold does not rely on the core for it."""
+    stage.submit()
+    stage.cancel()
+    run = stage.job().run
+    again = evolve(stage.job(), RunEnded(at=stage.wall + 5, serial=run.serial, status="completed", reason="exit"))
+    assert again.run == run

@@ -243,6 +243,16 @@ def test_the_same_request_after_a_restart(kit):
     assert after.store.head() == house.store.head()
 
 
+def test_a_request_that_joined_is_remembered_by_the_store(house):
+    """It wrote no event, only its receipt."""
+    first = house.submit(1, req_id="request-1")
+    house.submit(1, req_id="request-2")
+    house.cancel(1)
+    house.submit(1, force=True)
+    again = house.submit(1, req_id="request-2")
+    assert house.answers()[again] == house.answers()[first] < house.job().run.serial
+
+
 def test_requests_of_other_users_are_other_requests(house, kit):
     house.submit(1, req_id="request-1")
     house.submit(1, uid=kit.OTHER_UID, req_id="request-1")
@@ -265,6 +275,18 @@ def test_finished_jobs_leave_and_come_back_when_asked_for(house, kit):
     house.submit(force=True)
     assert house.job().run.serial == first + 1
     assert len(house.job().history) == 1
+    check(house)
+
+
+def test_a_job_that_begins_anew_while_its_end_is_on_its_way_stays(kit):
+    house = House(kit, hold=True)
+    house.submit()
+    house.agent()
+    house.store.commit()
+    house.says(kit.ended(house.token()))
+    house.submit(force=True)
+    house.store.commit()
+    assert kit.jid_of() in house.engine.world.jobs
     check(house)
 
 
@@ -478,7 +500,7 @@ def test_during_the_pause_requests_are_refused_at_once(kit):
 def test_everything_decided_on_top_of_what_failed_is_refused(kit):
     house = House(kit, hold=True)
     house.faults.fail()
-    handles = [house.submit(1), house.submit(1), house.submit(2), house.cancel(1)]
+    handles = [house.submit(1), house.submit(1), house.submit(2), house.submit(2, command=("other",)), house.cancel(9), house.cancel(1)]
     house.store.commit()
     assert house.answers() == dict.fromkeys(handles, "storageUnavailable")
     assert house.engine._requests == {}
