@@ -251,4 +251,7 @@ def _run_ended(run: Run, e: RunEnded) -> Run:
     if not run.active:
         return run
     error = e.error if e.status != CANCELED else None
-    return msgspec.structs.replace(run, status=e.status, ended_at=e.at, reason=e.reason, error=error)
+    exit_ = run.exit
+    # it may have ended long before anybody could tell us
+    ended_at = e.at if run.stop is not None or exit_ is None else exit_.ended_at or e.at
+    return msgspec.structs.replace(run, status=e.status, ended_at=ended_at, reason=e.reason, error=error)

@@ -27,6 +27,8 @@ class Opened(NamedTuple):
     witness: Witness
     head: Mark
     kinds: frozenset[tuple[str, int]]
+    #: number of the last receipt
+    receipts: int
 
 
 def repair(path: Path) -> str:
@@ -65,6 +67,7 @@ def _open(path: Path, witness: Witness) -> Opened:
             create(connection)
         head = verify_tail(connection, mark, path)
         kinds = verify_kinds(connection, path)
+        ((receipts,),) = connection.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
         _settle(connection, path)
         if head != mark:
             witness.reset(head.position, head.checksum)
@@ -74,7 +77,7 @@ def _open(path: Path, witness: Witness) -> Opened:
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, witness, head, kinds)
+    return Opened(connection, witness, head, kinds, receipts)
 
 
 def _make_folder(folder: Path) -> None:

@@ -16,10 +16,10 @@ EVERY_SECS = 3600.0
 class Ages:
     """Removes receipts that are old enough, about once an hour. Used in the writer's thread."""
 
-    def __init__(self, connection: sqlite3.Connection, monotonic: Callable[[], float]) -> None:
+    def __init__(self, connection: sqlite3.Connection, inherited: int, monotonic: Callable[[], float]) -> None:
         self._connection, self._monotonic = connection, monotonic
         self._next = monotonic() + EVERY_SECS
-        self._inherited = self._last()
+        self._inherited = inherited
         #: (when, number of the last receipt then)
         self._marks: deque[tuple[float, int]] = deque([(monotonic(), self._inherited)])
         self._newest_at: float | None = None

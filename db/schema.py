@@ -14,6 +14,7 @@ from ..protocol.errors import Refusal
 FILE = "events.sqlite"
 #: What stands in `PRAGMA user_version`.
 LAYOUT = 1
+#: For `file` and people; nothing depends on it.
 APPLICATION_ID = 0x6A736372
 
 _TABLES = """
@@ -103,13 +104,10 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def known_layout(connection: sqlite3.Connection, path: Path) -> int:
-    """The layout of the file, 0 for an empty one; a layout or a file of somebody else's is refused."""
+    """The layout of the file, 0 for an empty one; a newer one is refused. Whether it is a store at all, reading it shows."""
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
     if layout > LAYOUT:
         raise Refusal("unknownEvent", f"{path} has layout {layout}; this version knows layouts up to {LAYOUT}")
-    if layout and application != APPLICATION_ID:
-        raise Refusal("storeDamaged", f"{path} is not an event store")
     return int(layout)
 
 

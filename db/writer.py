@@ -45,7 +45,7 @@ class Writer:
         self.head = opened.head.position
         self._kinds = set(opened.kinds)
         self._versions: OrderedDict[str, int] = OrderedDict()
-        self._ages = Ages(self._connection, monotonic)
+        self._ages = Ages(self._connection, opened.receipts, monotonic)
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._pages = 0
         #: batches of this era and before are refused

@@ -240,6 +240,7 @@ class Hub:
 
     async def close(self) -> None:
         """What waits to be sent gets a moment, then every connection ends."""
+        await asyncio.sleep(0)  # what was queued just now begins to be written
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_SECS)
         for connection in list(self.connections.values()):

@@ -1,6 +1,7 @@
 """The edge: an HTTP body becomes a typed request, or a refusal with a code and a sentence. Nothing behind it sees raw data."""
 
-from typing import TypeVar
+import json
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,13 +19,21 @@ def parse_body(body: bytes, type_: type[T]) -> T:
     if len(body) > MAX_BODY:
         raise Refusal("tooLarge", f"a request of {len(body)} bytes is over the limit of {MAX_BODY}")
     try:
-        return msgspec.json.decode(body, type=type_)
+        request = msgspec.json.decode(body, type=type_)
+        json.loads(body, object_pairs_hook=_once)
+        return request
     except msgspec.ValidationError as e:
         raise Refusal("badRequest", _sentence(str(e))) from None
     except RecursionError:
         raise Refusal("tooDeep", "the request is nested too deep") from None
     except (msgspec.DecodeError, ValueError) as e:
         raise Refusal("badRequest", f"the body is not JSON: {str(e)[:200]}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Two readers of an object with a key that is there twice may see two requests. Raises Refusal."""
+    if len(dict.fromkeys(key for key, _ in pairs)) != len(pairs):
+        raise Refusal("badRequest", "the request does not fit: an object in it has a field twice")
 
 
 def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:

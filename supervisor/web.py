@@ -6,6 +6,7 @@ whatever else goes wrong is logged with its trace and answered as `internal`.
 
 import asyncio
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -22,10 +23,14 @@ from ..protocol.redaction import REDACTED
 from ..protocol.requests import JobList, JobLog, JobStory, RunCancel, RunMany, RunSimulation, RunStatusRequest, Trace
 from .desk import Desk
 from .feed import selector
-from .requests import parse_body
+from .requests import MAX_BODY, parse_body
 from .trace import trace
 
 KEEPALIVE_SECS = 15.0
+_NO_LIMIT = 2**62
+#: Of a body that is refused, so much is read and thrown away before the connection is ended.
+_DROPPED_AT_MOST = 4 * MAX_BODY
+_POSITION = re.compile(r"-?[0-9]{1,18}\Z")
 
 
 class ServerReq:
@@ -38,11 +43,41 @@ class ServerReq:
         return f"ServerReq(api_{self.api}, {self.jid})"
 
 
+@tornado.web.stream_request_body
 class _Handler(tornado.web.RequestHandler):
-    """One route: what every answer has in common."""
+    """One route: what every answer has in common. A body is taken in only of who has the secret, and not beyond the limit."""
 
     def initialize(self, desk: Desk, secret: str, action: Callable[["_Handler"], Awaitable[Any]], open_: bool = False) -> None:
         self.desk, self._secret, self._action, self._open = desk, secret, action, open_
+        self._body = bytearray()
+        self._taken = 0
+        self._refusal: Refusal | None = None
+
+    def prepare(self) -> None:
+        # the limit is ours: tornado's own answer would have neither code nor sentence
+        self.request.connection.set_max_body_size(_NO_LIMIT)  # type: ignore[union-attr]
+        declared = self.request.headers.get("Content-Length", "")
+        try:
+            self._authenticate()
+        except Refusal as e:
+            self._refusal = e
+        self._grown_to(int(declared) if declared.isdecimal() else 0)
+
+    def data_received(self, chunk: bytes) -> None:
+        self._taken += len(chunk)
+        self._grown_to(self._taken)
+        if self._refusal is None:
+            self._body += chunk
+
+    def _grown_to(self, size: int) -> None:
+        """What is refused anyway is dropped, so that its sender can read the answer; up to a limit."""
+        if size > MAX_BODY and self._refusal is None:
+            self._body.clear()
+            self._refusal = Refusal("tooLarge", f"a request of {size} bytes or more is over the limit of {MAX_BODY}")
+        if size > _DROPPED_AT_MOST and not self._finished:
+            assert self._refusal is not None
+            self.set_header("Connection", "close")
+            self._refuse(self._refusal)
 
     def set_default_headers(self) -> None:
         self.set_header("Cache-Control", "no-store")
@@ -50,27 +85,40 @@ class _Handler(tornado.web.RequestHandler):
         self.clear_header("Server")
 
     async def post(self) -> None:
-        await self._answer("POST")
+        await self._answer()
 
     async def get(self) -> None:
-        await self._answer("GET")
+        await self._answer()
 
-    async def _answer(self, method: str) -> None:
+    async def _answer(self) -> None:
         try:
-            self._authenticate()
+            if self._refusal is not None:
+                raise self._refusal
             body = await self._action(self)
             if body is not None:
                 self._json(200, body)
         except Refusal as e:
-            self.desk.counters.add("refused." + e.code)
-            self.desk.log("{} {} refused: {}", method, self.request.path, e.sentence)
-            self._json(e.http, e.body())
+            self._refuse(e)
+        except tornado.web.HTTPError as e:
+            self._refuse(Refusal("badRequest", f"the address cannot be understood: {ascii(e.log_message)[1:-1][:200]}"))
         except (tornado.iostream.StreamClosedError, asyncio.CancelledError):
             raise
         except Exception as e:
             self.desk.counters.add("internal")
-            self.desk.log.exception("{} {} failed", method, self.request.path, error=e)
+            self.desk.log.exception("{} {} failed", self.request.method, self.request.path, error=e)
             self._json(500, Refusal("internal", "something went wrong inside; the log has it").body())
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.desk.counters.add("refused." + refusal.code)
+        self.desk.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
+        self._json(refusal.http, refusal.body())
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """What tornado refuses by itself, in our form."""
+        if status_code == 405:
+            self._refuse(Refusal("methodNotAllowed", f"{ascii(self.request.method)[1:-1][:20]} is used nowhere here"))
+        else:
+            self._refuse(Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})"))
 
     def _authenticate(self) -> None:
         if self._open:
@@ -88,7 +136,7 @@ class _Handler(tornado.web.RequestHandler):
     def parsed(self, type_: type[Any]) -> Any:
         if self.request.method != "POST":
             raise Refusal("methodNotAllowed", f"{self.request.path} takes POST")
-        return parse_body(self.request.body, type_)
+        return parse_body(bytes(self._body), type_)
 
     def log_request(self, api: str, request: Any, jid: str) -> None:
         """The lines by which the debugging guide follows a request."""
@@ -163,7 +211,7 @@ async def _events(h: _Handler) -> Any:
     """Server-sent events: durable, in order, resumable by position."""
     after = _position(h)
     uid, jid = h.get_query_argument("uid", None), h.get_query_argument("computeJid", None)
-    wanted = selector(parse("uid", uid) if uid else None, parse("computeJid", jid) if jid else None)
+    wanted = selector(None if uid is None else parse("uid", uid), None if jid is None else parse("computeJid", jid))
     h.set_header("Content-Type", "text/event-stream")
     h.set_header("X-Accel-Buffering", "no")
     # where it begins is said at once, so that a reader who is cut off before the first event misses nothing
@@ -188,10 +236,9 @@ def _sse(stored: Stored) -> str:
 
 def _position(h: _Handler) -> int:
     text = h.request.headers.get("Last-Event-ID") or h.get_query_argument("after", "0")
-    try:
-        after = int(text)
-    except ValueError:
-        raise Refusal("badRequest", f"a position is a number; got {ascii(text)[:40]}") from None
+    if not _POSITION.match(text):
+        raise Refusal("badRequest", f"a position is a number; got {ascii(text)[:40]}")
+    after = int(text)
     return h.desk.engine.store.head() if after < 0 else after
 
 

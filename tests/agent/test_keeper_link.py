@@ -15,15 +15,22 @@ class Agent:
         self.keeper.setblocking(False)
         self.got: list[dict[str, Any]] = []
         self.ends = 0
-        self.link = KeeperLink(ours.detach(), self.got.append, self._end)
+        self._news = asyncio.Event()
+        self.link = KeeperLink(ours.detach(), self._take, self._end)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self.got.append(message)
+        self._news.set()
 
     def _end(self) -> None:
         self.ends += 1
+        self._news.set()
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(5):
             while len(self.got) + self.ends < count:
-                await asyncio.sleep(0.001)
+                self._news.clear()
+                await self._news.wait()
 
 
 async def test_messages_arrive_whole_and_in_order_in_any_pieces() -> None:

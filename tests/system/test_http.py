@@ -158,7 +158,7 @@ def test_a_body_that_is_far_too_large_is_refused_before_it_is_taken_in(shared: S
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ('{"reqId": "request-x1", "more": 1, "run": RUN}', "more"), ('{"reqId": "request-x1", "run": {"more": 1, "uid": "a"}}', "uid"),
+        ('{"reqId": "request-x1", "more": 1, "run": RUN}', "more"), ('{"reqId": "request-x1", "run": {"more": 1, "uid": "a"}}', "more"),
         ('{"reqId": "request-x1"}', "run"), ('{"run": RUN}', "reqId"), ('{"reqId": "request-x1", "run": RUN, "forceRun": "yes"}', "forceRun"),
         ('{"reqId": "request-x1", "req_id": "request-x2", "run": RUN}', "req_id"),
         ('{"reqId": "request-x1", "computeJobSerial": -1, "run": RUN}', "computeJobSerial"),
