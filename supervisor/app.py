@@ -136,7 +136,12 @@ class _Supervisor:
         return Now(self._clock.wall(), self._clock.monotonic(), self._boot_id, secrets.token_bytes(32))
 
     def perform(self, effect: Effect) -> None:
-        self._performer.perform(effect)
+        try:
+            self._performer.perform(effect)
+        except Exception as e:
+            # one effect must not keep the others from being performed; whoever waits for it has a deadline
+            self._counters.add("internal")
+            self._log.exception("an effect failed: {}", type(effect).__name__, error=e)
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self._records.mark(job, position, at)

@@ -58,13 +58,20 @@ class Desk:
         if isinstance(effect, ReplyRefusal):
             future.set_exception(effect.refusal)
             return
+        brief = effect.handle in self._brief
+        self._brief.discard(effect.handle)
+        try:
+            future.set_result(self._told(effect, brief))
+        except Refusal as e:
+            future.set_exception(e)
+
+    def _told(self, effect: ReplyStatus, brief: bool) -> dict[str, Any]:
         entry = self.engine.durable(effect.jid)
-        if effect.handle in self._brief:
-            self._brief.discard(effect.handle)
-            state = entry.job.status if entry is not None else "missing"
-            future.set_result({"computeJid": effect.jid, "computeJobSerial": effect.serial, "state": state})
-            return
-        future.set_result(missing(effect.jid, "noRun") if entry is None else self.describe(entry, serial=effect.serial))
+        if entry is None:
+            return missing(effect.jid, "noRun")
+        if brief:
+            return {"computeJid": effect.jid, "computeJobSerial": effect.serial, "state": entry.job.status}
+        return self.describe(entry, serial=effect.serial)
 
     def projected(self, job: Job) -> None:
         """A job changed durably: whoever waits for it looks again."""
