@@ -53,13 +53,13 @@ class Desk:
 
     def perform(self, effect: ReplyStatus | ReplyRefusal) -> None:
         future = self._waiting.pop(effect.handle, None)
+        brief = effect.handle in self._brief
+        self._brief.discard(effect.handle)
         if future is None or future.done():
             return
         if isinstance(effect, ReplyRefusal):
             future.set_exception(effect.refusal)
             return
-        brief = effect.handle in self._brief
-        self._brief.discard(effect.handle)
         try:
             future.set_result(self._told(effect, brief))
         except Refusal as e:
