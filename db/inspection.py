@@ -82,13 +82,19 @@ def silent(what: str, done: int, of: int) -> None:
 
 
 def check(root: Path, progress: Progress = silent) -> Report:
-    """Verify the chain, the witness, versions, index and records. Raises Refusal only where there is no store to look at."""
+    """Verify the chain, the witness, versions, index and records. Raises Refusal where there is no store, or it may not be read."""
     path = store_path(root)
     # Before the log is read: a store in use goes on, and the log must then hold at least this.
     report = Report(path=str(path), in_use=witness.held(path.parent))
     mark = witness.look(path.parent)
     report.witness = mark.position if mark else None
-    connection = opened(root)
+    try:
+        connection = opened(root)
+    except Refusal as e:
+        if e.code != "storeDamaged":
+            raise
+        report.add("file", e.sentence)
+        return report
     try:
         connection.execute("BEGIN")
         _check_log(connection, report, mark, progress)

@@ -253,7 +253,11 @@ class _Supervisor:
         if not s.agents_tls_cert:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
+        try:
+            context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
+        except OSError as e:  # SSLError is one
+            said = e.strerror or str(e)
+            raise Refusal("badConfig", f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}") from None
         return context
 
     def _server_secret(self) -> str:

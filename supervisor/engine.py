@@ -224,10 +224,14 @@ class Engine:
         """After a bug: fold the world anew, as soon as nothing is on its way to the disk."""
         if self._pending:
             return False
+        try:
+            self._load()
+        except Refusal as e:
+            self.ports.noticed(e.code, e.sentence)
+            return False  # still suspect: half a world would give away what is taken
         self._suspect = False
-        self._load()
         self._catch_up(now)
-        return True
+        return not self._suspect
 
     def _catch_up(self, now: Now) -> None:
         """The world was folded anew: learn again what no log knows."""

@@ -57,6 +57,7 @@ def outcome(root: Path, events: list[Stored]) -> str:
         assert e.code == "unknownEvent" or ("jobscribe db check" in e.sentence and "--cut-after" in e.sentence)
         return "refused"
     try:
+        store.jobs(), store.busy_jids(), store.find_jobs("E"), store.receipt("EPRSuser", "request-1")
         found = store.read_all(limit=10_000)
         by_stream = [s for jid in JIDS for s in store.read("job/" + jid)]
     except Refusal as e:
@@ -136,7 +137,11 @@ def test_a_flipped_bit_is_never_read_as_something_else(
                 f.seek(offset)
                 f.write(bytes([byte ^ 1 << bit]))
 
-        seen.append(outcome(spoiled(template, tmp_path / "x", spoil), events))
+        root = spoiled(template, tmp_path / "x", spoil)
+        report = check(root)
+        seen.append(outcome(root, events))
+        if seen[-1] == "refused":
+            assert not report.ok, (offset, bit)
     # (a flip in the index of jobs, or in a page that is not in use, leaves the log whole)
     assert seen.count("refused") > 20
 

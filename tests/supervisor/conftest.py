@@ -76,7 +76,7 @@ class Stage:
     def __init__(self, **policy: Any) -> None:
         self.policy = Policy(**policy)
         self.world = World(self.policy)
-        self.wall, self.mono = WALL, 1000.0
+        self.wall, self.mono, self.boot_id = WALL, 1000.0, "boot0"
         #: (stream, event), oldest first; a position is an index + 1
         self.log: list[tuple[str, Any]] = []
         self.receipts: dict[tuple[str, str], tuple[str, int]] = {}
@@ -89,7 +89,7 @@ class Stage:
     # ---- the door
 
     def now(self) -> Now:
-        return Now(wall=self.wall, mono=self.mono, boot_id="boot0", entropy=next(self._moments).to_bytes(16, "big"))
+        return Now(wall=self.wall, mono=self.mono, boot_id=self.boot_id, entropy=next(self._moments).to_bytes(16, "big"))
 
     def tell(self, *inputs: Any) -> Decision:
         """Decide these together, then check what must always hold. The effects are in `self.effects`."""

@@ -7,11 +7,12 @@ import pytest
 from jobscribe.db.failing import Faults
 from jobscribe.db.job import Job, evolve
 from jobscribe.db.memory import MemoryStore
+from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import RunStatusUpdate, Snapshot
 from jobscribe.protocol.requests import RunCancel, RunSimulation
 from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import slots
+from jobscribe.supervisor.core import decide, placement, slots, stopping
 from jobscribe.supervisor.core.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -43,6 +44,7 @@ class House:
         self.store = store or MemoryStore(lambda call: call(), hold=hold, point=self.faults)
         self.engine = Engine(Policy(**policy), self.store, self)
         self.performed, self.projections, self.notices, self.dead, self.live = [], [], [], [], []
+        self.errors = []
         self.when_performed = lambda effect: None
         self.handles = 0
 
@@ -67,6 +69,9 @@ class House:
 
     def noticed(self, what, detail):
         self.notices.append(what)
+
+    def broken(self, error):
+        self.errors.append(str(error))
 
     # words
 
@@ -619,6 +624,90 @@ def test_what_cannot_be_read_is_refused_and_said(kit):
     handle = house.submit()
     assert house.answers() == {handle: "storageUnavailable"}
     assert house.notices == ["storageUnavailable"]
+
+
+# ---- a bug in a decision
+
+
+def bug(*args, **kwargs):
+    raise RuntimeError("a planted bug")
+
+
+def broken(kit, monkeypatch, **policy):
+    """A house with a running job and its agent, in which a decision has just failed by a bug."""
+    house = House(kit, **policy)
+    house.submit(1)
+    house.agent()
+    house.says(kit.running(house.token(1)))
+    house.submit(2)
+    with monkeypatch.context() as m:
+        m.setattr(stopping, "_stop", bug)
+        handle = house.cancel(1)
+    assert house.answers()[handle] == "internal"
+    assert house.errors == ["a planted bug"]
+    house.performed.clear()
+    return house
+
+
+def test_after_a_bug_the_world_is_folded_anew_and_work_goes_on(kit, monkeypatch):
+    house = broken(kit, monkeypatch)
+    house.engine.poke()
+    assert len(house.sent("run_status")) == 1
+    token = house.token(1)
+    house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.running(token),))))
+    house.cancel(1)
+    assert house.job(1).status == "canceled"
+    assert not house.job(2).run.attempts, "its slot is still taken"
+    house.says(kit.ended(token))
+    assert house.job(2).run.attempts
+    check(house)
+
+
+def test_after_a_bug_nothing_is_decided_before_what_is_on_its_way_is_durable(kit, monkeypatch):
+    house = House(kit, hold=True)
+    house.submit(1)
+    with monkeypatch.context() as m:
+        m.setattr(placement, "enqueue", bug)
+        house.submit(2)
+    early = house.submit(3)
+    house.engine.poke()
+    house.store.commit()
+    assert house.answers()[early] == "conflict"
+    assert isinstance(house.answers()[1], int), "what was decided before the bug stands"
+    late = house.submit(3)
+    house.store.commit()
+    assert isinstance(house.answers()[late], int)
+    assert kit.jid_of(2) not in house.engine.world.jobs
+    check(house)
+
+
+def test_a_fold_that_cannot_be_read_is_tried_again_and_nothing_is_decided_before(kit, monkeypatch):
+    """Half a world would give away slots that are taken."""
+    house = broken(kit, monkeypatch)
+    with monkeypatch.context() as m:
+        def unreadable(stream, after=0):
+            raise Refusal("storageUnavailable", "the disk does not answer")
+        m.setattr(house.store, "read", unreadable)
+        handle = house.submit(5)
+        assert house.answers()[handle] == "conflict"
+        house.engine.poke()
+    assert house.notices
+    house.submit(5)
+    assert house.engine.world.jobs.keys() == {kit.jid_of(n) for n in (1, 2, 5)}
+    assert house.engine.world.agent(kit.key_of()).placed == {house.token(1)}
+    check(house)
+
+
+def test_a_bug_in_starting_over_lets_nobody_decide_on_that_world(kit, monkeypatch):
+    house = broken(kit, monkeypatch)
+    with monkeypatch.context() as m:
+        m.setattr(decide, "restarted", bug)
+        handle = house.submit(5)
+        assert house.answers()[handle] == "conflict"
+        assert house.job(1).status == "running"
+    handle = house.submit(5)
+    assert isinstance(house.answers()[handle], int)
+    check(house)
 
 
 @pytest.mark.parametrize("nth", range(1, 7))

@@ -60,6 +60,16 @@ def test_a_bad_body(data, code):
     assert refused(data).code == code
 
 
+@pytest.mark.parametrize("data", [
+    body()[:-1] + b', "reqId": "request-2"}', body().replace(b'"uid"', b'"uid": "user0002", "uid"'),
+    run(env={"A": "1"}).replace(b'"A"', b'"A": "2", "A"'), body().replace(b'"uid"', b'"\\u0075id": "user0002", "uid"'),
+])
+def test_a_field_that_is_there_twice(data):
+    """Who checks one of them and who uses the other need not be the same."""
+    e = refused(data)
+    assert (e.code, "twice" in e.sentence) == ("badRequest", True)
+
+
 def test_a_body_of_exactly_the_limit_is_read():
     data = body()
     assert parse_body(data + b" " * (MAX_BODY - len(data)), RunSimulation).req_id == "request-1"

@@ -218,6 +218,21 @@ def test_a_clock_that_was_set_back_makes_the_queue_limit_no_longer_than_it_is(ki
     assert stage.timers()["queue", kit.jid_of(1), stage.job(1).run.serial] == 7.0
 
 
+def test_over_a_restart_of_the_machine_the_queue_limit_counts_by_the_wall_clock(kit):
+    """The monotonic clock began anew; what it says is smaller than what it said at the submission."""
+    stage = kit.Stage()
+    stage.submit(1, queue_limit_secs=7.0)
+    stage.wall, stage.mono, stage.boot_id = stage.wall + 3, 5.0, "boot1"
+    stage.restart()
+    stage.tell(Restarted())
+    name = ("queue", kit.jid_of(1), stage.job(1).run.serial)
+    assert stage.timers()[name] == 4.0
+    stage.wall -= 3600
+    stage.restart()
+    stage.tell(Restarted())
+    assert stage.timers()[name] == 7.0
+
+
 def test_without_a_queue_limit_there_is_no_timer(stage):
     stage.submit()
     assert not [t for t in stage.timers() if t[0] == "queue"]

@@ -8,8 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from books import check_books  # noqa: E402
-from real_site import Site  # noqa: E402
+from books import check_books
+from real_site import Site
 
 
 @pytest.fixture

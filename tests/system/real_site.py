@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
 
 DEADLINE_SECS = 30.0
@@ -142,8 +143,11 @@ class Site:
         return [p.pid for p in processes.table().values() if not p.over and _cmdline(p.pid).rstrip(b"\0") == wanted]
 
     def keeper(self, uid: str = UID, kind: str = "sequential") -> dict[str, Any]:
-        said: dict[str, Any] = json.loads((self.root / "agent" / f"local.{kind}.{uid}@localhost" / "keeper.json").read_text())
+        said: dict[str, Any] = json.loads((self.root / "agent" / str(self.agent_key(uid, kind)) / "keeper.json").read_text())
         return said
+
+    def agent_key(self, uid: str = UID, kind: str = "sequential") -> AgentKey:
+        return AgentKey("local", kind, uid, "localhost")
 
     def agent_pid(self, uid: str = UID) -> int:
         """The agent of this user that runs now."""

@@ -99,7 +99,8 @@ def test_a_reader_that_does_not_read_gets_everything_later_and_disturbs_nobody(s
     site.post("run-many", reqId="slow-reader", runs=runs)
     until(lambda: not site.post("job-list", active=True, limit=1)["jobs"], "all are over", 90, 0.1)
     head = site.ready()["head"]
-    ids = []
+    ids: list[int] = []
+    last = 0
     while not ids or ids[-1] != head:
         line = reply.readline().decode()
         if line.startswith("event: "):

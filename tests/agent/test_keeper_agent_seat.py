@@ -1,0 +1,96 @@
+"""An agent that reads nothing costs the keeper a bounded amount of memory, and is told the latest truth as soon as it reads again."""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from jobscribe.agent.keeping.agent_seat import AgentSeat
+from jobscribe.agent.keeping.execution import Execution
+from jobscribe.agent.keeping.kin import Kin
+from jobscribe.agent.keeping.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    yield Loop()
+    signal.set_wakeup_fd(-1)
+
+
+class Deaf:
+    """A process that stands for the agent; its end of the link is kept here, and read when the test says so."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(["sleep", "86400"])
+        self.link: socket.socket
+
+    def spawn(self, theirs: socket.socket) -> int:
+        self.link = theirs.dup()
+        return self.process.pid
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.link.close()
+
+
+@pytest.fixture
+def agent() -> Iterator[Deaf]:
+    agent = Deaf()
+    yield agent
+    agent.end()
+
+
+def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(loop: Loop, agent: Deaf) -> None:
+    known: dict[str, Execution] = {}
+    seat = AgentSeat(loop, Kin(), agent.spawn, lambda: {"is": "hello"}, lambda _: None, known)
+    seat.start()
+    for n in range(3000):
+        e = known[f"e{n}"] = Execution(f"e{n}", "token", "/nowhere")
+        e.began(n + 1, 1, 0.0, 0.0)
+        seat.tell("started", e)
+    for e in known.values():
+        e.over({"source": "keeper", "code": 7, "detail": "x" * 2000})
+        seat.tell("ended", e)
+    assert seat._channel is not None
+    assert len(seat._channel._out) < 2 << 20  # of 6 MB
+    received = bytearray()
+    agent.link.setblocking(False)
+
+    def read(_: int) -> None:
+        received.extend(agent.link.recv(1 << 16))
+        if len(last_words()) == 3000 and all(state == "ended" for state in last_words().values()):
+            loop.stop(0)
+
+    def last_words() -> dict[str, str]:
+        if not received.endswith(b"\n"):
+            return {}
+        said = [json.loads(line) for line in received.splitlines()]
+        return {m["name"]: m["state"] for m in said if m["is"] != "hello"}
+
+    loop.watch(agent.link.fileno(), selectors.EVENT_READ, read)
+    loop.at("too long", time.monotonic() + 30, lambda: loop.stop(1))
+    assert loop.run() == 0
+    assert received.startswith(b'{"is": "hello"}\n')
+
+
+def test_a_callback_that_fails_is_said_and_called_again(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
+    calls: list[float] = []
+
+    def fail_twice() -> None:
+        calls.append(time.monotonic())
+        if len(calls) < 3:
+            raise OSError(24, "Too many open files")
+        loop.stop(0)
+
+    loop.on_signal(signal.SIGUSR2, fail_twice)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    loop.at("too long", time.monotonic() + 30, lambda: loop.stop(1))
+    assert loop.run() == 0
+    assert len(calls) == 3
+    assert capfd.readouterr().err.count("Too many open files") == 2

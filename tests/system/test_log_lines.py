@@ -1,0 +1,65 @@
+"""The debugging guide's walk-through, for one run: every line is there, in order, and found by the ids that the guide names."""
+
+import re
+
+from real_site import UID, Site, jid_of, shell
+
+STAMP = r"^[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d +\d+ +\d+ [a-z_/]+\.py:\d+:\w+ "
+
+
+def test_one_run_can_be_followed_by_its_ids(site: Site) -> None:
+    run = shell("echo hi", simName="my simulation")
+    said = site.finished(run)
+    jid, run_dir = jid_of(run), said["runDir"]
+    lines = site.log().splitlines()
+    op = next(m[1] for line in lines if (m := re.search(r"_Op\(run, (\w+)\) runDir=", line)))
+    agent = next(m[1] for line in lines if (m := re.search(r"LocalDriver\(a=(\w+) ", line)))
+    assert (len(op), len(agent)) == (6, 4)
+    me = rf"LocalDriver\(a={agent} k=sequential u={UID[:4]} \[\]\)"
+    busy = rf"LocalDriver\(a={agent} k=sequential u={UID[:4]} \[_Op\(run, {op}\)\]\)"
+    walk = [
+        ("a request", rf"supervisor/\S+ class=ServerReq content=\{{'api': 'api_runSimulation'.*{run['simulationId']}.*'serverSecret': '?<REDACTED>'?"),
+        ("a ServerReq", rf"supervisor/\S+ ServerReq\(api_runSimulation, {jid}\)$"),
+        ("the start of an agent", rf"supervisor/\S+ {me} start"),
+        ("it is alive", rf"supervisor/\S+ {me} opName=alive o=None$"),
+        ("an op", rf"supervisor/\S+ _Op\(run, {op}\) runDir={run_dir}"),
+        ("the op is sent", rf"supervisor/\S+ {busy} _Op\(run, {op}\) runDir={run_dir}$"),
+        ("the agent received it", rf"agent/\S+ opName=run o={op} runDir={run_dir}$"),
+        ("the job command starts", rf"agent/\S+ cmd=\('/bin/sh', .*\) jid={jid} runDir={run_dir}$"),
+        ("the job command's result", rf"agent/\S+ cmd=_Cmd\(jid={jid} o={op} job_cmd=compute run_dir={run_dir}\) state=ended code=0"),
+        ("the supervisor received it", rf"supervisor/\S+ {busy} opName=run_status_update o={op} jid={jid} state=ended$"),
+    ]
+    found = []
+    for what, pattern in walk:
+        at = [n for n, line in enumerate(lines) if re.search(pattern, line)]
+        assert at, (what, pattern, "\n".join(lines))
+        assert re.match(STAMP, lines[at[0]]), lines[at[0]]
+        found.append(at[0])
+    # two processes write: what one of them says is in its own order
+    of_supervisor = [n for n, (_, pattern) in zip(found, walk, strict=True) if pattern.startswith("supervisor")]
+    of_agent = [n for n, (_, pattern) in zip(found, walk, strict=True) if pattern.startswith("agent")]
+    assert of_supervisor == sorted(of_supervisor) and of_agent == sorted(of_agent)
+    assert not [line for line in lines if len(set(re.findall(r"[A-Za-z0-9]{32}", line))) and "reqId" not in line and "computeJobHash" not in line]
+
+
+def test_the_same_lines_are_in_the_files(site: Site) -> None:
+    run = shell("exit 4")
+    site.finished(run)
+    supervisor = (site.root / "log" / "supervisor.log").read_text()
+    (agent_log,) = (site.root / "agent").glob("*/agent.log")
+    assert f"ServerReq(api_runSimulation, {jid_of(run)})" in supervisor and "opName=run_status_update" in supervisor
+    assert f"jid={jid_of(run)}" in agent_log.read_text() and "state=ended code=4" in agent_log.read_text()
+
+
+def test_a_trace_by_any_id_tells_the_same_story(site: Site) -> None:
+    run = shell("true")
+    site.submit(run, "request-to-trace")
+    site.wait(run)
+    op = next(m[1] for line in site.log().splitlines() if (m := re.search(r"_Op\(run, (\w+)\)", line)))
+    texts = {}
+    for id_ in (jid_of(run), jid_of(run)[:13], op, "request-to-trace"):
+        trace = site.post("trace", id=id_)
+        assert trace["job"]["jid"] == jid_of(run)
+        texts[id_] = [item["text"] for item in trace["items"]]
+        assert [i["position"] for i in trace["items"]] == sorted(i["position"] for i in trace["items"])
+    assert len(set(map(tuple, texts.values()))) == 1 and len(texts[op]) >= 6
