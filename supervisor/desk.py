@@ -114,7 +114,15 @@ class Desk:
         if request.run.driver not in self.drivers:
             raise Refusal("badRequest", f"there is no driver {request.run.driver!r}; there are: {', '.join(self.drivers)}")
         handle, future = self._handle()
-        return future, Submit(handle, request, self._run_dir(request.run))
+        return future, Submit(handle, self._with_house_limits(request), self._run_dir(request.run))
+
+    def _with_house_limits(self, request: RunSimulation) -> RunSimulation:
+        """The limits of this house, where the run has none of its own: on record with it, whatever the configuration says later."""
+        policy, run = self.engine.policy, request.run
+        run = msgspec.structs.replace(
+            run, time_limit_secs=run.time_limit_secs or policy.time_limit_secs, queue_limit_secs=run.queue_limit_secs or policy.queue_limit_secs,
+        )
+        return msgspec.structs.replace(request, run=run)
 
     def _handle(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
         if self.draining:

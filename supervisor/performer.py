@@ -120,14 +120,25 @@ class Performer:
         if driver is None:
             self.engine.tell(DriverFound(effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"))
             return
-        found = await driver.find(effect.handle)
+        try:
+            found = await driver.find(effect.handle)
+        except Exception as e:
+            # a driver's own fault: nobody may be called gone for it
+            self._log.exception("{} cannot be looked for", str(effect.key), error=e)
+            self.engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
+            return
         self._log("{} is {}: {}", str(effect.key), found.state, found.detail, uid=effect.key.uid)
         self.engine.tell(DriverFound(effect.key, found.state, found.detail))
 
     async def _stop(self, effect: StopAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
-        if driver is not None:
-            await driver.stop(effect.handle, STOP_GRACE_SECS)
+        try:
+            if driver is not None:
+                await driver.stop(effect.handle, STOP_GRACE_SECS)
+        except Exception as e:
+            # it is asked for again by the core's timer
+            self._log.exception("{} cannot be stopped", str(effect.key), error=e)
+            return
         self.engine.tell(DriverStopped(effect.key))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -11,7 +11,7 @@ from ...protocol.status import ERROR
 from . import placement
 from .effects import ClearTimer, Count, EndConnection, FindAgent, SetTimer, StartAgent, StopAgent
 from .inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted
-from .world import AgentView, Turn
+from .world import Turn
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
 #: Executions that may live keep us looking for their agent, at this pace after the usual tries.
@@ -170,8 +170,3 @@ def return_deadline(turn: Turn, key: AgentKey) -> None:
     view.phase = "absent"
     if view.needed:
         ensure(turn, key)
-
-
-def forgettable(view: AgentView) -> bool:
-    """Nothing is known of it that the log does not know."""
-    return view.phase == "absent" and not view.needed
