@@ -108,7 +108,10 @@ class _Keeper:
         })
         self._jobs.recover()
         self._seat.start()
-        return self._loop.run()
+        try:
+            return self._loop.run()
+        finally:
+            self._loop.close()
 
     def _hello(self) -> dict[str, Any]:
         return {

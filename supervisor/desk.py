@@ -120,7 +120,8 @@ class Desk:
         """The limits of this house, where the run has none of its own: on record with it, whatever the configuration says later."""
         policy, run = self.engine.policy, request.run
         run = msgspec.structs.replace(
-            run, time_limit_secs=run.time_limit_secs or policy.time_limit_secs, queue_limit_secs=run.queue_limit_secs or policy.queue_limit_secs,
+            run, time_limit_secs=run.time_limit_secs or policy.time_limit_secs,
+            queue_limit_secs=run.queue_limit_secs or policy.queue_limit_secs,
         )
         return msgspec.structs.replace(request, run=run)
 

@@ -76,6 +76,13 @@ class Loop:
     def stop(self, code: int) -> None:
         self._over = code
 
+    def close(self) -> None:
+        """Nothing is called any more."""
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
     def _on_signals(self, _: int) -> None:
         came = set(self._woken.recv(4096))
         for number in self._signals.keys() & came:

@@ -13,6 +13,7 @@ import socket
 import sys
 
 from jobscribe.agent import keeper
+from jobscribe.runtime import processes
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
+        processes.set_dumpable(True)  # as it is for a user who never was anybody else
     _starve_on_sigusr1()
     return keeper.run(config, lambda sock: _spawn(sock, path))
 

@@ -131,6 +131,10 @@ def test_what_is_forgotten_is_not_told_to_the_next_agent_and_its_evidence_stays(
 def test_a_running_execution_is_not_forgotten(keeper: Keeper) -> None:
     token = keeper.started("sleep NAP")
     keeper.send(do="forget", names=[token.name])
+    keeper.run("exit 0")
+    keeper.kill_agent()
+    keeper.accept()
+    assert str(token) in {e["token"] for e in keeper.hello["executions"]}
     keeper.stop(token, grace=0)
     assert keeper.end_of(token).stop_reason == "cancel"
 

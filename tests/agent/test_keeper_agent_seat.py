@@ -18,8 +18,9 @@ from jobscribe.agent.keeping.loop import Loop
 
 @pytest.fixture
 def loop() -> Iterator[Loop]:
-    yield Loop()
-    signal.set_wakeup_fd(-1)
+    loop = Loop()
+    yield loop
+    loop.close()
 
 
 class Deaf:
@@ -77,6 +78,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(loop
     loop.at("too long", time.monotonic() + 30, lambda: loop.stop(1))
     assert loop.run() == 0
     assert received.startswith(b'{"is": "hello"}\n')
+    seat._channel.close()
 
 
 def test_a_callback_that_fails_is_said_and_called_again(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:

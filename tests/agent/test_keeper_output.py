@@ -94,6 +94,20 @@ def test_the_next_keeper_goes_on_capping(new_keeper: New) -> None:
     assert _blocks(following.evidence(token) / "stdout.log") <= 256 * 1024
 
 
+def test_the_next_keeper_knows_what_was_dropped_of_what_the_job_then_truncates(new_keeper: New) -> None:
+    cap = {"head": 8192, "tail": 8192}
+    keeper = new_keeper(outputCap=cap)
+    token = keeper.started("head -c 500000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; echo anew >/dev/stdout; sleep 0.7; echo more")
+    until(lambda: (keeper.evidence(token) / "stdout.log.dropped").exists())
+    keeper.kill()
+    (keeper.run_dir(token) / "go").touch()
+    until(lambda: keeper.text(token) == "anew\n")
+    following = new_keeper(outputCap=cap)
+    assert following.end_of(token).dropped_bytes == 0
+    said = json.loads(following.text(token, "stdout.log.dropped"))
+    assert said["from"] >= said["to"] and following.text(token) == "anew\nmore\n"
+
+
 def test_a_job_that_truncates_its_own_output_confuses_nobody(new_keeper: New) -> None:
     keeper = new_keeper(outputCap={"head": 8192, "tail": 8192})
     token = keeper.started("head -c 500000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; echo anew >/dev/stdout; touch cut; sleep 0.7; echo more")

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,8 +57,9 @@ def test_a_job_that_lives_through_its_keepers_death_is_watched_by_the_next(
 
 
 def test_leftovers_of_an_adopted_job_are_found_wherever_they_hang(new_keeper: New) -> None:
+    """One has its environment mark and no lock, the other the lock and no mark."""
     keeper = new_keeper()
-    token = keeper.started("( setsid sleep NAP & ); ( setsid env -i /bin/sleep NAP & ); while [ ! -e go ]; do sleep 0.02; done; exit 5")
+    token = keeper.started("( setsid sh -c 'exec 9>&-; exec sleep NAP' & ); ( setsid env -i /bin/sleep NAP & ); while [ ! -e go ]; do sleep 0.02; done; exit 5")
     until(lambda: len(keeper.naps()) == 3)
     keeper.kill()
     following = new_keeper()
@@ -164,44 +165,51 @@ def _fabricate(keeper: Keeper, shell: str = "exit 0", **note: object) -> "tuple[
     return token, folder
 
 
-def test_another_process_with_the_same_pid_is_neither_taken_for_the_job_nor_signalled(new_keeper: New, who: int) -> None:
-    keeper = new_keeper()
-    keeper.kill()
-    stranger = subprocess.Popen(["sleep", "86400"], user=who if who >= 0 else None, start_new_session=True)
-    try:
-        ticks = processes.start_ticks(stranger.pid)
-        assert ticks is not None
-        token, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks - 1)
-        following = new_keeper()
-        known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
-        assert known["state"] == "ended" and known["exit"]["source"] == "lost" and known["exit"]["detail"]
-        following.send(do="stop", name=known["name"], token=str(token), reason="cancel", grace=0)
-        assert following.next("ended")["exit"]["source"] == "lost"
-        assert stranger.poll() is None
-        # and the same evidence with the right start time is taken for the job: the start time made the difference
-        mine, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks)
-        following.kill()
-        third = new_keeper()
-        assert {e["token"]: e["state"] for e in third.hello["executions"]}[str(mine)] == "running"
-        third.stop(mine, grace=0.1)  # type: ignore[arg-type]
-        assert stranger.wait(10) == -signal.SIGTERM
-    finally:
-        stranger.kill()
-        stranger.wait()
+@pytest.fixture
+def stranger(who: int) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process that is no job, of the keeper's user."""
+    process = subprocess.Popen(["sleep", "86400"], user=who if who >= 0 else None, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
 
 
-def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script(new_keeper: New) -> None:
+def test_another_process_with_the_same_pid_is_neither_taken_for_the_job_nor_signalled(
+    new_keeper: New, stranger: "subprocess.Popen[bytes]",
+) -> None:
     keeper = new_keeper()
     keeper.kill()
-    me = os.getpid()
-    lost, _ = _fabricate(keeper, pid=me, startTicks=processes.start_ticks(me), bootId="another")
-    told, folder = _fabricate(keeper, pid=me, startTicks=processes.start_ticks(me), bootId="another")
+    ticks = processes.start_ticks(stranger.pid)
+    assert ticks is not None
+    token, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks - 1)
+    following = new_keeper()
+    known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
+    assert known["state"] == "ended" and known["exit"]["source"] == "lost" and known["exit"]["detail"]
+    following.send(do="stop", name=known["name"], token=str(token), reason="cancel", grace=0)
+    assert following.next("ended")["exit"]["source"] == "lost"
+    assert stranger.poll() is None
+    # and the same evidence with the right start time is taken for the job: the start time made the difference
+    mine, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks)
+    following.kill()
+    third = new_keeper()
+    assert {e["token"]: e["state"] for e in third.hello["executions"]}[str(mine)] == "running"
+    third.stop(mine, grace=0.1)  # type: ignore[arg-type]
+    assert stranger.wait(10) == -signal.SIGTERM
+
+
+def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script(new_keeper: New, stranger: "subprocess.Popen[bytes]") -> None:
+    keeper = new_keeper()
+    keeper.kill()
+    now_there = {"pid": stranger.pid, "startTicks": processes.start_ticks(stranger.pid)}
+    lost, _ = _fabricate(keeper, bootId="another", **now_there)
+    told, folder = _fabricate(keeper, bootId="another", **now_there)
     (folder / "exit-code").write_text("6\n")
     (folder / "exit-code").chmod(0o644)
     following = new_keeper()
     known = {e["token"]: e["exit"] for e in following.hello["executions"]}
     assert (known[str(lost)]["source"], known[str(lost)]["detail"]) == ("lost", "the machine was restarted while it ran")
     assert (known[str(told)]["source"], known[str(told)]["code"]) == ("script", 6)
+    assert stranger.poll() is None
 
 
 def test_a_half_written_exit_code_is_none(new_keeper: New) -> None:

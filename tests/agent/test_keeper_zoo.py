@@ -88,6 +88,15 @@ def test_a_child_has_its_grace_though_the_main_process_is_gone(keeper: Keeper) -
     assert keeper.text(token) == "ready\nsaved\n" and exit_.stop_reason == "cancel"
 
 
+def test_one_that_is_stopped_wakes_up_for_its_end(keeper: Keeper) -> None:
+    token = keeper.started("trap 'echo woke; exit 9' TERM; echo ready; kill -STOP $$; sleep NAP")
+    until(lambda: "ready" in keeper.text(token))
+    until(lambda: any(p.status() == "stopped" for p in keeper.naps()))
+    keeper.stop(token, grace=3000)
+    assert keeper.end_of(token).code == 9
+    assert keeper.text(token) == "ready\nwoke\n"
+
+
 def test_sigterm_comes_once_to_each_process(keeper: Keeper) -> None:
     token = keeper.started("n=0; trap 'n=$((n+1)); echo term $n' TERM; echo ready; while [ ! -e go ]; do sleep 0.02; done")
     until(lambda: "ready" in keeper.text(token))
