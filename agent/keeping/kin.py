@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 
+#: Looks in a row at children that end as fast as they are buried.
+_PASSES = 100
 #: Stands for the agent where the name of an execution is expected; no execution can be called so.
 AGENT = "/agent"
 
@@ -41,14 +43,26 @@ class Kin:
 
     def look(self, known: Collection[int], live: Collection[Execution]) -> None:
         """Meet new adopted children and reap those that are over. known: main processes that are children. live: not over."""
+        for _ in range(_PASSES):
+            if not self._look_once(known, live):  # what was just buried may have left us children that are not in the list yet
+                return
+
+    def _look_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
+        """True where one was over and is buried now."""
+        buried = False
         there = processes.children()
         for pid in [p for p in self.adopted if p not in there]:
             self._beyond.discard((pid, self.adopted.pop(pid)[0]))
         for pid in there:
-            if pid not in known and pid != self.agent_pid and not self._reaped(pid) and pid not in self.adopted:
+            if pid in known or pid == self.agent_pid:
+                continue
+            if self._reaped(pid):
+                buried = True
+            elif pid not in self.adopted:
                 met = processes.find(pid)
                 if met is not None:
                     self.adopted[pid] = (met.ticks, self._owner(met, live))
+        return buried
 
     def _reaped(self, pid: int) -> bool:
         try:

@@ -71,7 +71,7 @@ class OutputCap:
             return
         to = max(begin, (size - self._tail) // _BLOCK * _BLOCK)
         if dropped_to > size:  # the job truncated its own output; what it writes there now is not dropped
-            to = min(to, size)
+            to = begin
         elif to < dropped_to + step:
             return
         note = f"{path}{DROPPED}"

@@ -50,7 +50,8 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
     if written is not None:
         out |= _from_code(e, written)
         try:
-            out["endedAt"] = os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime
+            # files are stamped by a coarser clock: a short job would end before it started
+            out["endedAt"] = max(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, e.started_at or 0.0)
         except OSError as error:
             out["detail"] = f"the time of its end is not known: {error.strerror}"
         return out

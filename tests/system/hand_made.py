@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ class Hall:
 
     async def open(self) -> None:
         await self.supervisor.start()
+        for number in (signal.SIGTERM, signal.SIGINT):  # they are the test's own
+            asyncio.get_running_loop().remove_signal_handler(number)
         self.url = self.supervisor.url
         self.agents_url = json.loads((self.root / "agents.json").read_text())["agentsUrl"]
 

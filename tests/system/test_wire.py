@@ -29,8 +29,19 @@ UID, OTHER_UID = "WireUsr1", "WireUsr2"
 @pytest.fixture
 async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hall]:
     hall = Hall(tmp_path / "root", monkeypatch, op_reply_secs=0.5)
-    await hall.open()
-    yield hall
+    try:
+        await hall.open()
+        yield hall
+        await _check_answers(hall)
+    finally:
+        monkeypatch.undo()
+        await hall.close()
+    report = check(tmp_path / "root")
+    assert report.ok and not report.records_behind, report
+
+
+async def _check_answers(hall: Hall) -> None:
+    """The fold of the store is what the supervisor answers."""
     answers = {}
     for row in (await hall.post("job-list", limit=1000))["jobs"]:
         answers[row["jid"]] = await hall.post("run-status", uid=row["uid"], computeJid=row["jid"])
@@ -39,9 +50,6 @@ async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     assert {jid: (j.status, j.run.serial, not j.busy) for jid, j in folded.items() if j.run} == {
         jid: (a["state"], a["computeJobSerial"], a["over"]) for jid, a in answers.items()
     }
-    await hall.close()
-    report = check(tmp_path / "root")
-    assert report.ok and not report.records_behind, report
 
 
 # ---- who is let in
