@@ -1,5 +1,6 @@
 """A supervisor that must not start says why, with a code of its own and without a trace, and leaves everything as it was."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -223,4 +224,5 @@ def test_what_was_written_is_for_its_owner_only(site: Site) -> None:
             continue
         if path.is_relative_to(site.root / "user"):
             continue  # the login profile's umask rules there
-        assert path.stat().st_mode & 0o077 == 0, path
+        with contextlib.suppress(FileNotFoundError):  # the ledger entry of a run that was acknowledged meanwhile
+            assert path.stat().st_mode & 0o077 == 0, path
