@@ -71,10 +71,9 @@ def test_agents_come_by_wss_and_trust_the_pinned_authority(make_site: Callable[.
     url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     assert url.startswith("wss://127.0.0.1:")
     host, port = url.removeprefix("wss://").removesuffix("/agent").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as plain:
-        with contextlib.suppress(ConnectionResetError):
-            plain.sendall(b"GET /agent HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert not plain.recv(100).startswith(b"HTTP")
+    with socket.create_connection((host, int(port)), timeout=5) as plain, contextlib.suppress(ConnectionResetError):
+        plain.sendall(b"GET /agent HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert not plain.recv(100).startswith(b"HTTP")
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     with socket.create_connection((host, int(port)), timeout=5) as raw, context.wrap_socket(raw, server_hostname=host) as wrapped:
         assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
