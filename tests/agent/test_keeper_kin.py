@@ -1,0 +1,27 @@
+"""Orphans are met even when the one that made them is over and buried in the very moment of the look."""
+
+import os
+import subprocess
+
+import pytest
+from jobscribe.agent.keeping.execution import Execution
+from jobscribe.agent.keeping.kin import Kin
+from jobscribe.runtime import processes
+
+
+def test_what_a_buried_child_left_is_met_in_the_same_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, over, os.WEXITED | os.WNOWAIT)
+    left = subprocess.Popen(["sleep", "86400"])
+    try:
+        # the list is read while the parent still has it; its orphan becomes a child a moment later
+        lists = iter([[over], [left.pid]])
+        monkeypatch.setattr(processes, "children", lambda: next(lists, [left.pid]))
+        kin = Kin()
+        e = Execution("e", "token", "/nowhere")
+        e.pid = 2**22 + 1
+        kin.look(set(), [e])
+        assert kin.orphans("e") == [left.pid]
+    finally:
+        left.kill()
+        left.wait()
