@@ -73,7 +73,8 @@ class _Follower:
                 await asyncio.wait_for(self._wake.wait(), keepalive)
             except TimeoutError:
                 return []
-        out = [e for e in self._waiting if e.position > after]
+        # behind an overflow something is missing: what came since then is read from the log with the rest
+        out = [] if self.overflowed else [e for e in self._waiting if e.position > after]
         self._waiting.clear()
         return out
 

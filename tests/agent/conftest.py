@@ -26,7 +26,8 @@ from jobscribe.protocol.messages import TaskSpec
 
 NOBODY = 65534
 _HARNESS = Path(__file__).with_name("keeper_harness.py")
-_PATH = Path(jobscribe.__file__).parent.parent
+# laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
+_PATH = Path(jobscribe.__file__).parent / ".types"
 _numbers = itertools.count(1)
 
 

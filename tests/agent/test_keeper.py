@@ -178,7 +178,7 @@ def test_the_keeper_ends_without_its_jobs_when_it_is_told_to(new_keeper: "type[K
 
 
 def test_a_second_keeper_on_the_same_folder_leaves(keeper: Keeper) -> None:
-    path = str(Path(jobscribe.__file__).parent.parent)
+    path = str(Path(jobscribe.__file__).parent / ".types")
     token = keeper.started("sleep NAP")
     second = subprocess.run(
         [sys.executable, "-m", "jobscribe.agent.keeper", "--root", str(keeper.place), "--folder", str(keeper.folder)],

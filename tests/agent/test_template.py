@@ -22,7 +22,8 @@ from jobscribe.runtime import processes
 
 from .conftest import until
 
-_PATH = str(Path(jobscribe.__file__).parent.parent)
+# laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
+_PATH = str(Path(jobscribe.__file__).parent / ".types")
 #: Stands in for jobscribe.agent.main: says who it is, then answers each message with the same, until the keeper is gone.
 _AGENT = '''
 import json, os, socket

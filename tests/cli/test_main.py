@@ -62,7 +62,7 @@ STAND_IN = """
 import os, sys, types
 app = types.ModuleType("jobscribe.supervisor.app")
 def main(settings, announce):
-    print("a log line")
+    print("a log line", flush=True)
     os.system("echo a line of a child")
     announce({"url": "http://127.0.0.1:%d" % settings.supervisor.port, "root": settings.root, "pid": os.getpid()})
     print(settings.supervisor.development, settings.limits.grace_secs)

@@ -171,6 +171,21 @@ async def test_what_ran_before_a_reboot_is_gone(ground: Ground) -> None:
     assert (await driver.find(handle)).state == "gone"
 
 
+async def test_another_process_that_has_the_pid_now_is_neither_taken_for_it_nor_ended(ground: Ground) -> None:
+    driver = ground.driver()
+    handle = await ground.started(driver)
+    await driver.stop(handle, 1.0)
+    stranger = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        reused = {**handle, **({"pid": stranger.pid} if "pid" in handle else {})}
+        assert (await driver.find(reused)).state == "gone"
+        await driver.stop(reused, 0.1)
+        assert stranger.returncode is None and processes.find(stranger.pid) is not None
+    finally:
+        stranger.kill()
+        assert await stranger.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("drop", [(), ("pid",), ("startTicks",), ("number",), ("bootId", "boot"), ("pid", "startTicks", "number", "folder")])
 async def test_a_handle_of_an_earlier_version_is_answered(ground: Ground, drop: tuple[str, ...]) -> None:
     """It may lack what is in handles today, and have what is not; that is no reason to raise."""

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from jobscribe.runtime import processes
 
-_PATH = str(Path(jobscribe.__file__).parent.parent)
+_PATH = str(Path(jobscribe.__file__).parent / ".types")  # laid by `make venv`
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Followers of the log: in order, nothing twice, nothing missing, however slow; a slow one is not kept waiting for in memory."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -29,21 +29,31 @@ class Log:
             self.versions[stream] = version + 1
 
 
-async def taken(feed: Feed, after: int, up_to: int, wanted: Callable[[Stored], bool] = lambda e: True, between: Callable[[], None] = lambda: None) -> list[int]:
-    """Positions that a follower got until `up_to` came; `between` is called after every page."""
-    out: list[int] = []
-    pages = feed.follow(after, wanted, 5.0)
-    try:
+class Reader:
+    """Follows in a task of its own; `got` are the positions so far."""
+
+    def __init__(self, feed: Feed, after: int = 0, wanted: Callable[[Stored], bool] = lambda e: True, keepalive: float = 30.0) -> None:
+        self.got: list[int] = []
+        self.pages = 0
+        #: called with every page, while the feed waits for its reader
+        self.between: Callable[[], None] = lambda: None
+        self._task = asyncio.get_running_loop().create_task(self._read(feed.follow(after, wanted, keepalive)))
+
+    async def _read(self, pages: AsyncIterator[list[Stored]]) -> None:
+        async for page in pages:
+            self.got += positions(page)
+            self.pages += 1
+            self.between()
+
+    async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
-            async for page in pages:
-                out += positions(page)
-                if out and out[-1] >= up_to:
-                    return out
-                between()
+            while not true():
                 await asyncio.sleep(0)
-    finally:
-        await pages.aclose()  # type: ignore[attr-defined]
-    return out
+
+    async def end(self) -> list[int]:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        return self.got
 
 
 def positions(page: Sequence[Stored]) -> list[int]:
@@ -53,27 +63,39 @@ def positions(page: Sequence[Stored]) -> list[int]:
 async def test_what_was_there_and_what_comes_is_one_sequence() -> None:
     log = Log()
     log.append(1200)
-    feed = Feed(log.store)
+    reader = Reader(Feed(log.store))
     left = iter(range(20))
 
     def more() -> None:
+        """While what was there is still being read: it is heard of, and found in the log as well."""
         if next(left, None) is not None:
             log.append(10)
 
-    assert await taken(feed, 0, 1400, between=more) == list(range(1, 1401))
+    reader.between = more
+    await reader.until(lambda: reader.got[-1:] == [1400])
+    log.append(1)
+    await reader.until(lambda: reader.got[-1:] == [1401])
+    assert await reader.end() == list(range(1, 1402))
 
 
 async def test_a_follower_that_is_too_slow_is_served_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for news when more of them come at once than may wait for it."""
     monkeypatch.setattr(feed_module, "MAX_WAITING", 50)
     log = Log()
-    feed = Feed(log.store)
     log.append(1)
-    bursts = iter([200, 3, 49, 51, 700, 1, 120])
+    feed = Feed(log.store)
+    reader = Reader(feed)
+    for burst in (200, 3, 49, 50, 51, 700, 1, 120):
+        await reader.until(lambda: len(reader.got) == log.versions[MINE] and _waits(feed))
+        log.append(burst)
+    await reader.until(lambda: len(reader.got) >= log.versions[MINE])
+    assert await reader.end() == list(range(1, log.versions[MINE] + 1))
 
-    def burst() -> None:
-        log.append(next(bursts, 0))
 
-    assert await taken(feed, 0, 1125, between=burst) == list(range(1, 1126))
+def _waits(feed: Feed) -> bool:
+    """Has its only follower read all that there is, and waits for news?"""
+    (follower,) = feed._followers
+    return bool(follower._wake._waiters)  # type: ignore[attr-defined]
 
 
 async def test_what_waits_for_a_follower_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +117,13 @@ async def test_a_selection_holds_back_what_was_not_asked_for() -> None:
     feed = Feed(log.store)
     log.append(3)
     log.append(2, OTHERS)
+    readers = Reader(feed, 0, selector(None, "user0001-sim00001-command")), Reader(feed, 0, selector("user0002", None)), Reader(feed, 4, selector(None, None))
+    for reader in readers:
+        await reader.until(lambda reader=reader: reader.pages > 0)  # type: ignore[misc]
     log.append(2)
-    assert await taken(feed, 0, 7, selector(None, "user0001-sim00001-command")) == [1, 2, 3, 6, 7]
-    assert await taken(feed, 0, 5, selector("user0002", None)) == [4, 5]
-    assert await taken(feed, 5, 7, selector(None, None)) == [6, 7]
+    log.append(1, OTHERS)
+    await readers[2].until(lambda: readers[2].got[-1] == 8)
+    assert [await r.end() for r in readers] == [[1, 2, 3, 6, 7], [4, 5, 8], [5, 6, 7, 8]]
 
 
 async def test_where_nothing_happens_a_sign_of_life_comes() -> None:

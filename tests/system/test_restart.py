@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,6 +268,28 @@ def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(site: Site) 
     said = site.wait(witness.run)
     assert not processes.alive(pid, ticks)
     assert (said["state"], said["reason"], len(witness.stamps())) == ("canceled", "cancel", 1)
+
+
+def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(site: Site) -> None:
+    """What is on file names a living process by pid, and another start time."""
+    witness = Witness(site)
+    site.submit(witness.run)
+    site.running(witness.run)
+    site.stop(signal.SIGKILL)
+    site.kill(site.keeper()["pid"])
+    _kill_the_rest(site)
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        for path in [*(site.root / "agent").glob("*/run/*/start.json"), *(site.root / "agent").glob("*/keeper.json")]:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": stranger.pid}))
+        site.start()
+        said = site.wait(witness.run, 5 * 10)
+        assert (said["state"], said["reason"]) == ("error", "lost")
+        assert site.finished(shell("exit 0"))["state"] == "completed"
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        assert stranger.wait() == -signal.SIGKILL
 
 
 def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: Site) -> None:
