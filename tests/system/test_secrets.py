@@ -19,6 +19,8 @@ BELONGS = ("client.json", "secret/server", "secret/agents")
 
 
 def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can read an agent's token out of its memory, to look for it elsewhere")
     site = make_site(env={"SYSTEM_CANARY_TOKEN": "canaryOfTheEnvironment"})
     site.start()
     _everything(site)
