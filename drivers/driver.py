@@ -70,6 +70,8 @@ class AgentDriver(Protocol):
 
 
 class TaskDriver(Protocol):
+    """Not implemented yet: today the core's effects send `Run` and `Cancel` to the agent, whose keeper launches every task."""
+
     def launch(self, token: Token, spec: TaskSpec) -> None:
         """Ask for this execution; at most once is its own promise, so asking again is harmless. What happens is reported."""
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from books import events
+from books import check_books, events
 from real_site import UID, Site, jid_of, req_id, shell, spec, until
 
 from jobscribe.protocol.ids import derived_id, parse_agent_key
@@ -40,6 +40,7 @@ def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site]) 
         assert not [s for s in said if secret.encode() in s], name
     site.cancel(stays)
     site.wait(stays)
+    check_books(site)
 
 
 def _everything(site: Site) -> None:
