@@ -1,6 +1,6 @@
 """The two small contracts of every driver. A handle is plain data and durable: what survives a restart of the supervisor.
 
-Where an agent lives: `start`, `find`, `stop`, `evidence`. How a task is launched: `launch`, `find`, `stop`, `evidence`.
+Where an agent lives: `start`, `find`, `stop`, `evidence`. How a task is launched: `launch`, `stop`, `find`, `settle`, `evidence`.
 No base class, nothing to inherit: a driver is whatever passes tests/contracts/.
 """
 
@@ -70,16 +70,27 @@ class AgentDriver(Protocol):
 
 
 class TaskDriver(Protocol):
-    """Not implemented yet: today the core's effects send `Run` and `Cancel` to the agent, whose keeper launches every task."""
+    """How tasks are launched. `place` is the agent key they were placed with: it says whose they are and where.
 
-    def launch(self, token: Token, spec: TaskSpec) -> None:
-        """Ask for this execution; at most once is its own promise, so asking again is harmless. What happens is reported."""
+    What happens is reported in the words of the wire, to whom this was made for: `RunStatusUpdate` for one execution that
+    changed, `Snapshot` for every one that is known at a place. Reports may come late, twice and out of order; an end is
+    reported again, whenever it is asked for, until it is settled.
+    """
 
-    def find(self, token: Token) -> None:
-        """Ask for a report about this execution."""
+    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+        """Ask for this execution. A token is launched at most once, and never after its `stop`: asking again is harmless."""
 
-    def stop(self, token: Token, reason: str, grace_secs: float) -> None:
-        """Ask for its end: SIGTERM, grace, SIGKILL of everything. What happens is reported."""
+    def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
+        """Ask for its end: SIGTERM, grace, SIGKILL of everything. A token that was not launched is ended before it began."""
 
-    async def evidence(self, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        """Bytes of one of its evidence files (`stdout.log`, `stderr.log`, `exit.json`) and that file's size."""
+    def find(self, place: AgentKey) -> None:
+        """Ask for a snapshot. No answer means that nobody can tell now, never that nothing runs."""
+
+    def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
+        """The ends of these executions are durable: the place may forget them (that they were launched it never forgets)."""
+
+    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        """Bytes of one of its files (`stdout.log`, `stderr.log`, `exit.json`) and that file's size; (b"", 0) where there is none.
+
+        Raises Refusal("agentUnavailable") where nobody can look now.
+        """

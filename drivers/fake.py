@@ -1,15 +1,19 @@
-"""Agents as entries in memory: what a test, or a demonstration without processes, uses in place of a real driver.
+"""Agents and tasks as entries in memory: what a test, or a demonstration without processes, uses in place of real drivers.
 
-It obeys tests/contracts/test_agent_driver.py like every other one. Nothing is executed: whoever wants an agent that speaks
-takes its `AgentSpec` from the place and speaks for it. `Place` is the world outside: it outlives the driver, as machines do.
+They obey tests/contracts/ like all others. Nothing is executed: whoever wants an agent that speaks takes its `AgentSpec` from
+the place and speaks for it; of commands a few are played. `Place` is the world outside: it outlives the driver, as machines do.
 """
 
+import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey
+from ..protocol.exits import ExitInfo
+from ..protocol.ids import AgentKey, Token, op_id
+from ..protocol.messages import Execution, RunStatusUpdate, Snapshot, TaskSpec
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
 
@@ -26,6 +30,10 @@ class Place:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        #: what is known of executions, and who was launched or refused for good, by agent key
+        self.executions: dict[AgentKey, dict[Token, Execution]] = {}
+        self.spent: dict[AgentKey, set[Token]] = {}
+        self.snapshots = 0
         #: files of agents' folders, by agent key and name
         self.files: dict[tuple[AgentKey, str], bytes] = {}
         self.broken: str | None = None
@@ -95,3 +103,89 @@ class FakeDriver:
 
     async def close(self) -> None:
         """Nothing is held: agents are the place's."""
+
+
+Report = Callable[[AgentKey, RunStatusUpdate | Snapshot], None]
+
+
+class FakeTasks:
+    """A TaskDriver; see drivers.driver for what its methods promise. `report` is called by the loop, never from within a verb.
+
+    It plays `true`, `false`, `echo WORDS` and `sleep SECS` (which goes on until it is stopped); other commands end with 127. While the
+    place is silent no verb reaches it.
+    """
+
+    def __init__(self, place: Place, report: Report) -> None:
+        self.place, self._report = place, report
+
+    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+        if self.place.silent:
+            return
+        known = self._known(place)
+        if token not in known:
+            if token in self._spent(place):
+                known[token] = _ended(token, ExitInfo(source="start", detail="it was started before"))
+            else:
+                self._spent(place).add(token)
+                self._plays(place, token, spec)
+        self._tell(place, RunStatusUpdate(execution=known[token]))
+
+    def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
+        if self.place.silent:
+            return
+        known = self._known(place)
+        self._spent(place).add(token)
+        if token not in known:
+            known[token] = _ended(token, ExitInfo(source="start", detail="stopped before it began", stop_reason=reason))
+        elif known[token].state != "ended":
+            known[token] = _ended(token, ExitInfo(signal=15, stop_reason=reason))
+        self._tell(place, RunStatusUpdate(execution=known[token]))
+
+    def find(self, place: AgentKey) -> None:
+        if self.place.silent:
+            return
+        self.place.snapshots += 1
+        executions = tuple(self._known(place).values())
+        self._tell(place, Snapshot(number=self.place.snapshots, page=0, last=True, executions=executions))
+
+    def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
+        if self.place.silent:
+            return
+        known = self._known(place)
+        for token in tokens:
+            if token in known and known[token].state == "ended":
+                del known[token]
+
+    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        if self.place.silent:
+            raise Refusal("agentUnavailable", "the place does not answer")
+        content = self.place.files.get((place, f"{token.name}/{name}"), b"")
+        return content[offset : offset + limit], len(content)
+
+    def _plays(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+        output, exit_ = b"", ExitInfo(code=127)
+        match spec.command:
+            case ("true",):
+                exit_ = ExitInfo(code=0)
+            case ("false",):
+                exit_ = ExitInfo(code=1)
+            case ("echo", *words):
+                output, exit_ = (" ".join(words) + "\n").encode(), ExitInfo(code=0)
+            case ("sleep", _):
+                self._known(place)[token] = Execution(token=token, state="running", op_id=op_id(token, "run"), pid=1, start_ticks=1)
+                return
+        self.place.files[place, f"{token.name}/stdout.log"] = output
+        self._known(place)[token] = _ended(token, exit_)
+
+    def _known(self, place: AgentKey) -> dict[Token, Execution]:
+        return self.place.executions.setdefault(place, {})
+
+    def _spent(self, place: AgentKey) -> set[Token]:
+        return self.place.spent.setdefault(place, set())
+
+    def _tell(self, place: AgentKey, message: RunStatusUpdate | Snapshot) -> None:
+        asyncio.get_running_loop().call_soon(self._report, place, message)
+
+
+def _ended(token: Token, exit_: ExitInfo) -> Execution:
+    return Execution(token=token, state="ended", op_id=op_id(token, "run"), exit=exit_)

@@ -19,11 +19,12 @@ from ..db.job import Job
 from ..db.records import RecordWriter, catch_up
 from ..db.sqlite import SqliteStore
 from ..db.store import Appended, Batch, Write
-from ..drivers.driver import AgentDriver, Capacity
+from ..drivers.driver import AgentDriver, Capacity, TaskDriver
+from ..drivers.keeper_tasks import KeeperTasks
 from ..drivers.local import LocalDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
-from ..protocol.messages import Alive, Kill
+from ..protocol.messages import Alive, Kill, ToAgent
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
@@ -118,12 +119,14 @@ class _Supervisor:
         self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
         self._engine = Engine(self._policy(), self._store, self)
         self._hub = Hub(self._engine, self._log, self._counters, self._agent_id, self._session)
-        outputs = Outputs(self._hub, self._drivers, secrets.token_bytes)
+        tasks = self._task_drivers()
+        outputs = Outputs(self._hub, tasks, secrets.token_bytes)
         self._desk = Desk(
             self._engine, self._feed, outputs, self._counters, self._log, self.now, user_root=self._user_root(), apps=APPS,
             drivers=self._drivers, evidence_root=str(root / "agent"),
         )
         self._performer.engine, self._performer.hub, self._performer.desk = self._engine, self._hub, self._desk
+        self._performer.tasks = tasks
         self._servers: list[tornado.httpserver.HTTPServer] = []
 
     def _deliver(self, call: Callable[[], None]) -> None:
@@ -276,6 +279,14 @@ class _Supervisor:
         capacity = Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel)
         keeper = {"outputCap": {"head": output.head_bytes, "tail": output.tail_bytes}}
         return LocalDriver(self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper)
+
+    def _task_drivers(self) -> dict[str, TaskDriver]:
+        keeper = KeeperTasks(self._send, self._drivers, secrets.token_bytes)
+        return {name: keeper for name, driver in self._drivers.items() if driver.capabilities.tasks == "keeper"}
+
+    def _send(self, key: AgentKey, message: ToAgent) -> None:
+        if not self._hub.send(key, message):
+            self._counters.add("sendWithoutConnection")
 
     def _policy(self) -> Policy:
         limits, slots = self._settings.limits, self._settings.slots

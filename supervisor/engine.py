@@ -23,8 +23,7 @@ from ..protocol.messages import Alive
 from ..runtime import crashpoints
 from .core import inputs as core_inputs
 from .core.decide import Decision, decide
-from .core.effects import Effect, ReplyRefusal
-from .core.execution import snapshot_request
+from .core.effects import Effect, FindTasks, ReplyRefusal
 from .core.inputs import AgentConnected, Cancel, Input, Now, Restarted, Submit
 from .core.world import Policy, World
 
@@ -239,7 +238,7 @@ class Engine:
         again: list[Input] = [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
         self.tell(*again, Restarted())
         for key, _epoch, _alive in self.ports.connections():
-            self.ports.perform(snapshot_request(key, now))
+            self.ports.perform(FindTasks(key))
 
     def poke(self) -> None:
         """After a pause: try again although nobody asks for anything."""

@@ -1,12 +1,12 @@
-"""Reading what a job wrote: from its agent while that is connected, from its driver's evidence otherwise. One shape of answer."""
+"""Reading what a job wrote: from its agent while that is connected, from its task driver's evidence otherwise. One shape of answer."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from ..db.job import Attempt, Job, Task
-from ..drivers.driver import AgentDriver
+from ..drivers.driver import TaskDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import base62
 from ..protocol.messages import LogChunk, ReadLog
@@ -20,8 +20,8 @@ ANSWER_SECS = 10.0
 class Outputs:
     """Answers readers of logs. Holds nothing."""
 
-    def __init__(self, hub: Hub, drivers: dict[str, AgentDriver], entropy: Callable[[int], bytes]) -> None:
-        self._hub, self._drivers, self._entropy = hub, drivers, entropy
+    def __init__(self, hub: Hub, tasks: Mapping[str, TaskDriver], entropy: Callable[[int], bytes]) -> None:
+        self._hub, self._tasks, self._entropy = hub, tasks, entropy
 
     async def read(self, job: Job, request: JobLog) -> LogChunk:
         """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
@@ -65,10 +65,10 @@ class Outputs:
         )
 
     async def _evidence(self, task: Task, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        driver = self._drivers.get(task.agent_key.driver)
-        if driver is None:
+        tasks = self._tasks.get(task.agent_key.driver)
+        if tasks is None:
             raise Refusal("agentUnavailable", f"the driver {task.agent_key.driver} is not configured here")
-        return await driver.evidence(task.agent_key, f"{task.token.name}/{name}", offset, limit)
+        return await tasks.evidence(task.agent_key, task.token, name, offset, limit)
 
     async def _size(self, task: Task, stream: str) -> int:
         return (await self._evidence(task, f"{stream}.log", 0, 1))[1]

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_never
 
-from ..drivers.driver import AgentDriver, AgentSpec
+from ..drivers.driver import AgentDriver, AgentSpec, TaskDriver
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, short_agent, short_op, short_uid
-from ..protocol.messages import Run
+from ..protocol.ids import AgentKey, op_id, short_agent, short_op, short_uid
 from ..protocol.redaction import Redactor
 from ..runtime.log import Log
 from .core.effects import (
@@ -16,12 +15,16 @@ from .core.effects import (
     Effect,
     EndConnection,
     FindAgent,
+    FindTasks,
+    LaunchTask,
     ReplyRefusal,
     ReplyStatus,
-    SendOp,
     SetTimer,
+    SettleTasks,
     StartAgent,
     StopAgent,
+    StopTask,
+    TaskEffect,
 )
 from .core.inputs import DriverFailed, DriverFound, DriverStarted, DriverStopped, TimerFired
 from .desk import Desk
@@ -41,7 +44,9 @@ class Performer:
     ) -> None:
         self._drivers, self._agent_id, self._redactor, self._log, self._counters = drivers, agent_id, redactor, log, counters
         self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work: set[asyncio.Task[None]] = set()
+        #: who launches tasks, by the name of the driver they were placed with
+        self.tasks: dict[str, TaskDriver] = {}
         self.engine: Engine
         self.hub: Hub
         self.desk: Desk
@@ -50,8 +55,8 @@ class Performer:
         match effect:
             case ReplyStatus() | ReplyRefusal():
                 self.desk.perform(effect)
-            case SendOp():
-                self._send(effect)
+            case LaunchTask() | StopTask() | FindTasks() | SettleTasks():
+                self._task(effect)
             case SetTimer():
                 self._set(effect.timer, effect.secs)
             case ClearTimer():
@@ -70,13 +75,27 @@ class Performer:
             case _:
                 assert_never(effect)
 
-    def _send(self, effect: SendOp) -> None:
-        message = effect.message
-        if isinstance(message, Run):
-            self._log("_Op(run, {}) runDir={} jid={}", short_op(message.op_id), message.spec.run_dir, message.token.jid,
-                      jid=message.token.jid, op=short_op(message.op_id))
-        if not self.hub.send(effect.key, message):
-            self._counters.add("sendWithoutConnection")
+    # ---- tasks
+
+    def _task(self, effect: TaskEffect) -> None:
+        tasks = self.tasks.get(effect.key.driver)
+        if tasks is None:
+            self._counters.add("noTaskDriver")
+            self._log("the driver {} is not configured here: {} is not performed", effect.key.driver, type(effect).__name__)
+            return
+        match effect:
+            case LaunchTask():
+                op = short_op(op_id(effect.token, "run"))
+                self._log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid, jid=effect.token.jid, op=op)
+                tasks.launch(effect.key, effect.token, effect.spec)
+            case StopTask():
+                tasks.stop(effect.key, effect.token, effect.reason, effect.grace_secs)
+            case FindTasks():
+                tasks.find(effect.key)
+            case SettleTasks():
+                tasks.settle(effect.key, effect.tokens)
+            case _:
+                assert_never(effect)
 
     # ---- timers
 
@@ -143,17 +162,17 @@ class Performer:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._work.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._log.exception("an effect failed", error=task.exception())
 
     async def close(self) -> None:
         for timer in list(self._timers):
             self._clear(timer)
-        for task in list(self._tasks):
+        for task in list(self._work):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._work, return_exceptions=True)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey
-from ...protocol.messages import ToAgent
+from ...protocol.ids import AgentKey, Token
+from ...protocol.messages import TaskSpec
 
 
 class ReplyStatus(msgspec.Struct, frozen=True):
@@ -43,11 +43,34 @@ class StopAgent(msgspec.Struct, frozen=True):
     handle: dict[str, Any]
 
 
-class SendOp(msgspec.Struct, frozen=True):
-    """Send on the live connection of this agent; without one it is dropped (a snapshot will show the difference)."""
+class LaunchTask(msgspec.Struct, frozen=True):
+    """Start this execution at the place `key`, unless its token was started before. What comes of it is reported."""
 
     key: AgentKey
-    message: ToAgent
+    token: Token
+    spec: TaskSpec
+
+
+class StopTask(msgspec.Struct, frozen=True):
+    """End this execution; one that was never launched is never to be."""
+
+    key: AgentKey
+    token: Token
+    reason: str
+    grace_secs: float
+
+
+class FindTasks(msgspec.Struct, frozen=True):
+    """Report every execution that is known at this place: the log and the place may differ."""
+
+    key: AgentKey
+
+
+class SettleTasks(msgspec.Struct, frozen=True):
+    """The ends of these executions are durable: the place may forget them."""
+
+    key: AgentKey
+    tokens: tuple[Token, ...]
 
 
 class EndConnection(msgspec.Struct, frozen=True):
@@ -74,4 +97,5 @@ class Count(msgspec.Struct, frozen=True):
     detail: str
 
 
-Effect = ReplyStatus | ReplyRefusal | StartAgent | FindAgent | StopAgent | SendOp | EndConnection | SetTimer | ClearTimer | Count
+TaskEffect = LaunchTask | StopTask | FindTasks | SettleTasks
+Effect = ReplyStatus | ReplyRefusal | StartAgent | FindAgent | StopAgent | TaskEffect | EndConnection | SetTimer | ClearTimer | Count

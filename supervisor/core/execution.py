@@ -10,13 +10,12 @@ from typing import assert_never
 from ...db.events import AttemptEnded, RunEnded, TaskEnded, TaskStarted
 from ...db.job import Task
 from ...protocol.exits import ExitInfo
-from ...protocol.ids import AgentKey, Token, derived_id, op_id
-from ...protocol.messages import Alive, Execution, LogChunk, OpError, RunAck, RunStatus, RunStatusUpdate, Snapshot
-from ...protocol.messages import Cancel as CancelOp
+from ...protocol.ids import AgentKey, Token
+from ...protocol.messages import Alive, Execution, LogChunk, OpError, RunStatusUpdate, Snapshot
 from . import placement, stopping
-from .effects import ClearTimer, Count, EndConnection, SendOp, SetTimer
+from .effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
 from .endings import outcome
-from .inputs import AgentGap, AgentSaid, Now
+from .inputs import AgentGap, AgentSaid
 from .world import AgentView, Turn, owner
 
 
@@ -46,16 +45,7 @@ def gap(turn: Turn, input_: AgentGap) -> None:
     """Something it said was lost: ask for everything."""
     view = turn.world.agent(input_.key)
     if view.phase == "up" and view.epoch == input_.epoch:
-        ask_snapshot(turn, input_.key)
-
-
-def ask_snapshot(turn: Turn, key: AgentKey) -> None:
-    turn.ask(snapshot_request(key, turn.now))
-
-
-def snapshot_request(key: AgentKey, now: Now) -> SendOp:
-    """Ask an agent for everything it knows."""
-    return SendOp(key, RunStatus(op_id=derived_id(f"{key}|{now.mono}".encode(), key=b"jobscribe snapshot")))
+        turn.ask(FindTasks(input_.key))
 
 
 def _owned(turn: Turn, input_: AgentSaid, execution: Execution) -> bool:
@@ -94,10 +84,10 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
 def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
     """The log is done with it, or never knew it."""
     if execution.state == "ended":
-        turn.ask(SendOp(key, RunAck(tokens=(execution.token,))))
+        turn.ask(SettleTasks(key, (execution.token,)))
         return
     turn.ask(Count("staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"))
-    turn.ask(SendOp(key, CancelOp(op_id=op_id(execution.token, "cancel"), token=execution.token, reason="lost", grace_secs=0.0)))
+    turn.ask(StopTask(key, execution.token, "lost", 0.0))
 
 
 def _running(turn: Turn, task: Task, execution: Execution) -> None:
@@ -124,7 +114,7 @@ def _unwanted(turn: Turn, token: Token) -> bool:
 def _ended(turn: Turn, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(source="lost", detail="the agent reported its end and nothing else")
     finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
-    turn.ask(SendOp(task.agent_key, RunAck(tokens=(task.token,))))
+    turn.ask(SettleTasks(task.agent_key, (task.token,)))
 
 
 def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
@@ -157,7 +147,7 @@ def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
         view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
     if page.number != view.snapshot_number or page.page != view.snapshot_pages:
         view.snapshot_number = None
-        ask_snapshot(turn, key)
+        turn.ask(FindTasks(key))
         return
     view.snapshot_pages += 1
     view.snapshot.update({e.token: e for e in page.executions})
@@ -189,14 +179,14 @@ def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
     if _unwanted(turn, token):
         stopping.remind(turn, token)
     else:
-        placement.send_run(turn, key, token)
+        placement.launch(turn, key, token)
 
 
 def sync_deadline(turn: Turn, key: AgentKey, epoch: int) -> None:
     """Connected, and its first snapshot never came whole: ask again."""
     view = turn.world.agent(key)
     if view.phase == "up" and view.epoch == epoch and not view.synced:
-        ask_snapshot(turn, key)
+        turn.ask(FindTasks(key))
         turn.ask(SetTimer(("sync", key, epoch), turn.world.policy.op_reply_secs))
 
 
@@ -207,5 +197,5 @@ def op_deadline(turn: Turn, token: Token) -> None:
         return
     view = turn.world.agent(task.agent_key)
     if view.phase == "up":
-        ask_snapshot(turn, task.agent_key)
+        turn.ask(FindTasks(task.agent_key))
     turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from ...db.events import TaskPlaced
 from ...db.job import Job
 from ...protocol.ids import AgentKey, Token, op_id
-from ...protocol.messages import Run as RunOp
 from ...protocol.messages import TaskSpec
 from . import slots
-from .effects import ClearTimer, SendOp, SetTimer
+from .effects import ClearTimer, LaunchTask, SetTimer
 from .slots import Ticket
 from .world import Turn, dir_pool, pools_of
 
@@ -66,7 +65,7 @@ def running(turn: Turn, token: Token) -> None:
 
 
 def place(turn: Turn, tickets: Iterable[Ticket]) -> None:
-    """These hold all their slots: assign them, durably, then send the op."""
+    """These hold all their slots: assign them, durably, then launch."""
     for jid, serial in tickets:
         run = turn.world.jobs[jid].run
         assert run is not None and run.serial == serial
@@ -78,11 +77,11 @@ def place(turn: Turn, tickets: Iterable[Ticket]) -> None:
         if run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs:
             turn.ask(ClearTimer(("queue", jid, serial)))
         turn.record(jid, TaskPlaced(at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run")))
-        send_run(turn, key, token)
+        launch(turn, key, token)
 
 
-def send_run(turn: Turn, key: AgentKey, token: Token) -> None:
-    """Ask the agent to start it; at most once is the agent's promise, so asking again is harmless."""
+def launch(turn: Turn, key: AgentKey, token: Token) -> None:
+    """Ask for its start; at most once is the task driver's promise, so asking again is harmless."""
     run = turn.world.jobs[token.jid].run
     assert run is not None
     spec = run.spec
@@ -91,5 +90,5 @@ def send_run(turn: Turn, key: AgentKey, token: Token) -> None:
         command=spec.command, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
         time_limit_secs=limit, grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
     )
-    turn.ask(SendOp(key, RunOp(op_id=op_id(token, "run"), token=token, spec=task)))
+    turn.ask(LaunchTask(key, token, task))
     turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))

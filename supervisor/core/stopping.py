@@ -9,11 +9,10 @@ from ...db.events import RunEnded, StopRequested
 from ...db.job import Job, Run, Stop
 from ...db.store import Receipt
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token, op_id
-from ...protocol.messages import Cancel as CancelOp
+from ...protocol.ids import Token
 from ...protocol.status import CANCELED
 from . import placement
-from .effects import ClearTimer, ReplyStatus, SendOp, SetTimer
+from .effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from .inputs import Cancel
 from .world import Turn, owner
 
@@ -89,11 +88,11 @@ def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "
 
 
 def send_stop(turn: Turn, token: Token, stop: Stop | None) -> None:
-    """Tell the agent; `stop` is absent for a leftover of an older run, which is not wanted any more either."""
+    """Ask for its end; `stop` is absent for a leftover of an older run, which is not wanted any more either."""
     task = turn.world.task(token)
     assert task is not None
     reason, grace = (stop.reason, stop.grace_secs) if stop is not None else ("lost", 0.0)
-    turn.ask(SendOp(task.agent_key, CancelOp(op_id=op_id(token, "cancel"), token=token, reason=reason, grace_secs=grace)))
+    turn.ask(StopTask(task.agent_key, token, reason, grace))
     turn.ask(SetTimer(("stop", token), REMIND_SECS + grace))
 
 

@@ -9,12 +9,14 @@ from sim_time import Time
 from jobscribe.db.job import Job
 from jobscribe.db.failing import Faults
 from jobscribe.db.memory import MemoryStore
+from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Alive
+from jobscribe.protocol.messages import Alive, ToAgent
 from jobscribe.supervisor.core.effects import (
-    ClearTimer, Count, Effect, EndConnection, FindAgent, ReplyRefusal, ReplyStatus, SendOp, SetTimer, StartAgent, StopAgent,
+    ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchTask, ReplyRefusal, ReplyStatus, SetTimer, SettleTasks, StartAgent,
+    StopAgent, StopTask,
 )
 from jobscribe.supervisor.core.inputs import (
     AgentConnected, AgentDisconnected, AgentGap, AgentSaid, DriverFailed, DriverFound, DriverStarted, DriverStopped, Input, Now, TimerFired,
@@ -107,6 +109,7 @@ class Supervisor:
         self.running = False
         self.sessions = 0
         self.links: dict[AgentKey, Link] = {}
+        self.tasks = KeeperTasks(self._send, {}, time.random.randbytes)
         self.replies: dict[int, Callable[[dict[str, Any] | Refusal], None]] = {}
         self.durable_statuses: list[tuple[str, int, str]] = []
         self.on_projected: Callable[[Job], None] = lambda job: None
@@ -177,6 +180,10 @@ class Supervisor:
         self._epoch += 1
         return Link(self, agent, self._epoch)
 
+    def _send(self, key: AgentKey, message: ToAgent) -> None:
+        if key in self.links:
+            self.links[key].to_agent([message])
+
     # ---- ports of the engine
 
     def now(self) -> Now:
@@ -190,9 +197,14 @@ class Supervisor:
                 self._reply(handle, {"jid": jid, "serial": serial})
             case ReplyRefusal(handle=handle, refusal=refusal):
                 self._reply(handle, refusal)
-            case SendOp(key=key, message=message):
-                if key in self.links:
-                    self.links[key].to_agent([message])
+            case LaunchTask(key=key, token=token, spec=spec):
+                self.tasks.launch(key, token, spec)
+            case StopTask(key=key, token=token, reason=reason, grace_secs=grace):
+                self.tasks.stop(key, token, reason, grace)
+            case FindTasks(key=key):
+                self.tasks.find(key)
+            case SettleTasks(key=key, tokens=tokens):
+                self.tasks.settle(key, tokens)
             case SetTimer(timer=timer, secs=secs):
                 self._clear(timer)
                 life = self._life

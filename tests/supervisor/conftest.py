@@ -237,12 +237,8 @@ class Stage:
 
     # ---- what was asked for
 
-    def asked(self, type_: type[Any]) -> list[Any]:
+    def asked(self, type_: Any) -> list[Any]:
         return [e for e in self.effects if isinstance(e, type_)]
-
-    def sent(self, name: str) -> list[Any]:
-        """Messages with this op that the last decision sends."""
-        return [e.message for e in self.asked(fx.SendOp) if e.message.__struct_config__.tag == name]
 
     def timers(self) -> dict[tuple[Any, ...], float]:
         return {e.timer: e.secs for e in self.asked(fx.SetTimer)}

@@ -255,7 +255,7 @@ def test_a_deadline_after_it_connected_does_nothing(stage, kit):
 def test_it_may_connect_before_the_driver_says_that_it_started(stage, kit):
     stage.submit()
     stage.connect()
-    assert stage.sent("run")
+    assert stage.asked(fx.LaunchTask)
     stage.started()
     assert stage.record(kit.key_of()).handle == {"pid": 9}
     assert stage.world.agent(kit.key_of()).phase == "up"
@@ -293,7 +293,7 @@ def test_gone_lets_a_new_one_start_and_its_snapshot_adopts(kit):
     stage.started()
     stage.connect(None, kit.running(token))
     assert stage.state() == ("running", None)
-    assert stage.sent("run") == []
+    assert stage.asked(fx.LaunchTask) == []
     stage.reports(kit.ended(token))
     assert stage.state() == ("completed", "exit")
 

@@ -111,9 +111,6 @@ class House:
     def asked(self, type_):
         return [e for e in self.performed if isinstance(e, type_)]
 
-    def sent(self, name):
-        return [e.message for e in self.asked(fx.SendOp) if e.message.__struct_config__.tag == name]
-
     def answers(self):
         """handle -> serial or the code of the refusal."""
         return {e.handle: e.serial if isinstance(e, fx.ReplyStatus) else e.refusal.code
@@ -304,8 +301,8 @@ def test_late_words_about_a_finished_job(house, kit):
     house.performed.clear()
     house.says(kit.ended(token))
     house.says(kit.running(token))
-    assert [m.tokens for m in house.sent("run_ack")] == [(token,)]
-    assert [m.token for m in house.sent("cancel")] == [token]
+    assert [m.tokens for m in house.asked(fx.SettleTasks)] == [(token,)]
+    assert [m.token for m in house.asked(fx.StopTask)] == [token]
     assert house.engine.world.jobs == {}
     check(house)
 
@@ -318,7 +315,7 @@ def test_a_snapshot_brings_its_jobs(house, kit):
     house.engine._durable.clear()
     house.agent(2, None, kit.ended(token), kit.ended(kit.replace(token, serial=1)))
     assert house.engine.world.jobs == {}
-    assert {m.tokens[0].serial for m in house.sent("run_ack")} == {1, token.serial}
+    assert {m.tokens[0].serial for m in house.asked(fx.SettleTasks)} == {1, token.serial}
 
 
 def test_a_job_nobody_knows(house, kit):
@@ -426,7 +423,7 @@ def test_a_restart_finds_what_was_durable_and_nothing_else(kit):
     assert [type(e) for e in after.performed] == [fx.StartAgent, fx.SetTimer]
     after.agent()
     after.store.commit()
-    assert [m.token.jid for m in after.sent("run")] == [kit.jid_of(1)]
+    assert [m.token.jid for m in after.asked(fx.LaunchTask)] == [kit.jid_of(1)]
     check(after)
 
 
@@ -439,7 +436,7 @@ def test_the_order_of_the_queue_survives(kit):
     after.agent()
     order = []
     while after.engine.world.jobs:
-        (run,) = after.sent("run")
+        (run,) = after.asked(fx.LaunchTask)
         after.performed.clear()
         order.append(run.token.jid)
         after.says(kit.ended(run.token))
@@ -524,17 +521,17 @@ def test_work_goes_on_without_a_restart_when_it_clears(kit):
     token = house.token(1)
     house.says(kit.ended(token))
     assert house.job(1).status == "running"
-    assert house.sent("run_ack") == []
+    assert house.asked(fx.SettleTasks) == []
     house.faults.mend()
     house.wait_out()
     house.performed.clear()
     house.engine.poke()
     assert not house.engine.paused
-    assert len(house.sent("run_status")) == 1
+    assert len(house.asked(fx.FindTasks)) == 1
     assert not house.asked(fx.StartAgent) and not house.asked(fx.FindAgent), "it is connected"
     house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(token),))))
     assert house.job(1).status == "completed"
-    assert [m.tokens for m in house.sent("run_ack")] == [(token,)]
+    assert [m.tokens for m in house.asked(fx.SettleTasks)] == [(token,)]
     check(house)
 
 
@@ -550,7 +547,7 @@ def test_an_agent_whose_start_could_not_be_recorded_is_not_started_twice(kit):
     house.engine.poke()
     assert house.asked(fx.StartAgent) == []
     house.engine.tell(AgentSaid(kit.key_of(), 5, Snapshot(number=2, page=0, last=True, executions=())))
-    assert len(house.sent("run")) == 1
+    assert len(house.asked(fx.LaunchTask)) == 1
 
 
 def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
@@ -652,7 +649,7 @@ def broken(kit, monkeypatch, **policy):
 def test_after_a_bug_the_world_is_folded_anew_and_work_goes_on(kit, monkeypatch):
     house = broken(kit, monkeypatch)
     house.engine.poke()
-    assert len(house.sent("run_status")) == 1
+    assert len(house.asked(fx.FindTasks)) == 1
     token = house.token(1)
     house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.running(token),))))
     house.cancel(1)
@@ -726,16 +723,16 @@ def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(ki
                 house.submit(n, req_id=f"request-{n}")
                 if isinstance(house.answers()[house.handles], int):
                     machine[f"done {n}"] = house.answers()[house.handles]
-        for message in house.sent("run"):
+        for message in house.asked(fx.LaunchTask):
             machine.setdefault(message.token, kit.ended(message.token))
         reports = [e for t, e in machine.items() if not isinstance(t, str)]
         for e in reports:
             house.says(e)
-        if house.sent("run_status"):
+        if house.asked(fx.FindTasks):
             house.performed.clear()
             number += 1
             house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=number, page=0, last=True, executions=tuple(reports))))
-        for ack in house.sent("run_ack"):
+        for ack in house.asked(fx.SettleTasks):
             for t in ack.tokens:
                 machine.pop(t, None)
         house.mono += 0.5

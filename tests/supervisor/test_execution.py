@@ -38,7 +38,7 @@ def test_a_stopped_one_that_has_not_started_yet_is_told_again(kit):
     stage.cancel()
     stage.restart()
     stage.connect(None, kit.starting(token))
-    assert [m.token for m in stage.sent("cancel")] == [token]
+    assert [m.token for m in stage.asked(fx.StopTask)] == [token]
 
 
 def test_running(kit):
@@ -86,7 +86,7 @@ def test_ended(kit, exit_, status, reason, error):
     assert stage.job().run.error == error
     assert stage.events()[-3:] == ["TaskEnded", "AttemptEnded", "RunEnded"]
     assert stage.job().run.attempts[0].reason == reason
-    assert [m.tokens for m in stage.sent("run_ack")] == [(token,)]
+    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(token,)]
     assert stage.cleared() >= {("op", token), ("limit", token), ("stop", token)}
     assert stage.world.slots.pools == {}
     assert stage.world.agent(kit.key_of()).placed == set()
@@ -119,7 +119,7 @@ def test_an_end_that_was_recorded_before_is_only_acknowledged(kit):
     stage.reports(kit.ended(token, 7))
     assert len(stage.log) == before
     assert stage.state() == ("completed", "exit")
-    assert [m.tokens for m in stage.sent("run_ack")] == [(token,)]
+    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(token,)]
 
 
 def test_the_acknowledgement_belongs_to_the_transaction_that_records_the_end(kit):
@@ -127,7 +127,7 @@ def test_the_acknowledgement_belongs_to_the_transaction_that_records_the_end(kit
     stage, token = started(kit)
     decision = stage.tell(AgentSaid(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token))))
     assert any(type(e).__name__ == "TaskEnded" for w in decision.writes for e in w.events)
-    assert any(isinstance(e, fx.SendOp) for e in decision.effects)
+    assert any(isinstance(e, fx.SettleTasks) for e in decision.effects)
 
 
 def test_what_runs_although_it_ended_in_the_log_is_stopped(kit):
@@ -135,7 +135,7 @@ def test_what_runs_although_it_ended_in_the_log_is_stopped(kit):
     stage.reports(kit.ended(token))
     stage.reports(kit.running(token))
     assert stage.counted() == ["staleSerial"]
-    (op,) = stage.sent("cancel")
+    (op,) = stage.asked(fx.StopTask)
     assert (op.token, op.grace_secs) == (token, 0.0)
     assert stage.state() == ("completed", "exit")
 
@@ -145,9 +145,9 @@ def test_what_the_log_never_knew_is_stopped(kit, state):
     stage, _ = started(kit)
     ghost = Token(kit.jid_of(77), 5, 1, "main", 0)
     stage.reports(getattr(kit, state)(ghost))
-    assert [m.token for m in stage.sent("cancel")] == [ghost]
+    assert [m.token for m in stage.asked(fx.StopTask)] == [ghost]
     stage.reports(kit.ended(ghost))
-    assert [m.tokens for m in stage.sent("run_ack")] == [(ghost,)]
+    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(ghost,)]
 
 
 def test_an_agent_speaks_for_its_own_user_only(kit):
@@ -199,7 +199,7 @@ def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
     stage.reports(kit.running(tokens[3]), kit.running(tokens[4]))
     stage.disconnect()
     stage.connect()
-    assert {m.token for m in stage.sent("run")} == {tokens[1], tokens[2]}
+    assert {m.token for m in stage.asked(fx.LaunchTask)} == {tokens[1], tokens[2]}
     assert {("op", tokens[1]), ("op", tokens[2])} <= stage.timers().keys()
     for n in (3, 4):
         assert stage.state(n) == ("error", "lost")
@@ -214,8 +214,8 @@ def test_stopped_and_not_received_is_told_never_to_start(kit):
     stage.cancel()
     stage.disconnect()
     stage.connect()
-    assert stage.sent("run") == []
-    (op,) = stage.sent("cancel")
+    assert stage.asked(fx.LaunchTask) == []
+    (op,) = stage.asked(fx.StopTask)
     assert (op.token, op.reason) == (token, "cancel")
     stage.reports(kit.ended(token, None, pid=None, source="start", detail="it was not to be started"))
     assert stage.state() == ("canceled", "cancel")
@@ -228,10 +228,10 @@ def test_superseded_and_not_received_is_told_never_to_start(kit):
     stage.submit(force=True)
     stage.disconnect()
     stage.connect()
-    assert [m.token for m in stage.sent("cancel")] == [token]
-    assert stage.sent("run") == []
+    assert [m.token for m in stage.asked(fx.StopTask)] == [token]
+    assert stage.asked(fx.LaunchTask) == []
     stage.reports(kit.ended(token, None, pid=None, source="start", detail="x"))
-    assert stage.sent("run")[0].token.serial > token.serial
+    assert stage.asked(fx.LaunchTask)[0].token.serial > token.serial
 
 
 def test_a_start_of_a_superseded_run_is_recorded_once_and_folded(kit):
@@ -241,7 +241,7 @@ def test_a_start_of_a_superseded_run_is_recorded_once_and_folded(kit):
     stage.submit(force=True)
     for _ in range(3):
         stage.reports(kit.running(token))
-        assert [m.token for m in stage.sent("cancel")] == [token]
+        assert [m.token for m in stage.asked(fx.StopTask)] == [token]
     assert stage.events().count("TaskStarted") == 1
     assert stage.job().task(token).pid == 100
     stage.disconnect()
@@ -262,8 +262,8 @@ def test_news_in_a_snapshot(wide, kit):
     assert stage.state(1) == ("running", None)
     assert stage.state(2) == ("error", "exit")
     assert stage.state(3) == ("pending", None)
-    assert [m.tokens for m in stage.sent("run_ack")] == [(t2,)]
-    assert [m.token for m in stage.sent("run")] == [stage.token(4)], "then it gets the work that waited"
+    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(t2,)]
+    assert [m.token for m in stage.asked(fx.LaunchTask)] == [stage.token(4)], "then it gets the work that waited"
 
 
 def test_a_stopped_one_that_still_runs_is_told_again(kit):
@@ -271,7 +271,7 @@ def test_a_stopped_one_that_still_runs_is_told_again(kit):
     stage.cancel()
     stage.disconnect()
     stage.connect(None, kit.running(token))
-    assert [m.token for m in stage.sent("cancel")] == [token]
+    assert [m.token for m in stage.asked(fx.StopTask)] == [token]
 
 
 def pages(stage, *which, number=50, total=3, executions=()):
@@ -300,7 +300,7 @@ def test_pages_out_of_order_conclude_nothing_and_ask_for_a_new_snapshot(kit, ord
     asked = 0
     for page in order:
         pages(stage, page)
-        asked += len(stage.sent("run_status"))
+        asked += len(stage.asked(fx.FindTasks))
     assert asked >= 1
     assert stage.state() == ("running", None)
     assert not stage.world.agent(kit.key_of()).synced
@@ -314,7 +314,7 @@ def test_pages_of_two_snapshots_are_not_mixed(kit):
     stage.open(kit.key_of())
     pages(stage, 0, 1, number=50, executions=(kit.running(token),))
     pages(stage, 2, number=51)
-    assert len(stage.sent("run_status")) == 1
+    assert len(stage.asked(fx.FindTasks)) == 1
     assert not stage.world.agent(kit.key_of()).synced
     pages(stage, 0, 1, 2, number=52, executions=(kit.running(token),))
     assert stage.world.agent(kit.key_of()).synced
@@ -336,7 +336,7 @@ def test_a_new_connection_forgets_half_a_snapshot(kit):
     pages(stage, 0, 1, number=50, executions=(kit.running(token),))
     stage.open(kit.key_of())
     pages(stage, 2, number=50)
-    assert stage.sent("run_status")
+    assert stage.asked(fx.FindTasks)
     assert stage.state() == ("running", None)
 
 
@@ -366,7 +366,7 @@ def test_snapshot_numbers_begin_anew_with_a_connection(kit):
 def test_a_gap_asks_for_everything(kit):
     stage, _ = started(kit)
     stage.tell(AgentGap(kit.key_of(), 1))
-    assert len(stage.sent("run_status")) == 1
+    assert len(stage.asked(fx.FindTasks)) == 1
     stage.tell(AgentGap(kit.key_of(), 0))
     assert stage.effects == []
     stage.disconnect()
@@ -377,13 +377,13 @@ def test_a_gap_asks_for_everything(kit):
 def test_no_word_on_an_op_asks_for_a_snapshot_and_goes_on_waiting(kit):
     stage, token = placed(kit)
     stage.fire("op", token)
-    assert len(stage.sent("run_status")) == 1
+    assert len(stage.asked(fx.FindTasks)) == 1
     assert ("op", token) in stage.timers()
     stage.snapshot(kit.key_of())
-    assert [m.token for m in stage.sent("run")] == [token]
+    assert [m.token for m in stage.asked(fx.LaunchTask)] == [token]
     stage.disconnect()
     stage.fire("op", token)
-    assert stage.sent("run_status") == []
+    assert stage.asked(fx.FindTasks) == []
     assert ("op", token) in stage.timers()
 
 
@@ -404,7 +404,7 @@ def test_placed_before_the_restart_and_never_received(kit):
     stage.tell(AgentConnected(kit.key_of(), 5, kit.alive(kit.key_of())))
     stage.epochs[kit.key_of()] = 5
     stage.snapshot(kit.key_of())
-    assert [m.token for m in stage.sent("run")] == [token]
+    assert [m.token for m in stage.asked(fx.LaunchTask)] == [token]
 
 
 def test_a_task_that_left_the_books_of_its_job_is_not_called_anything(kit):
@@ -424,7 +424,7 @@ def test_a_first_snapshot_that_does_not_come_whole_is_asked_for_again(kit):
     assert stage.timers()[sync] == stage.policy.op_reply_secs
     for _ in range(2):
         stage.fire(*sync)
-        assert len(stage.sent("run_status")) == 1
+        assert len(stage.asked(fx.FindTasks)) == 1
         assert sync in stage.timers()
     stage.snapshot(kit.key_of(), kit.running(token))
     assert sync in stage.cleared()

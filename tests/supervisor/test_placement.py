@@ -17,7 +17,7 @@ def test_connected_but_not_yet_known_gets_no_work(stage, kit):
     stage.open(kit.key_of())
     assert stage.events() == ["RunRequested"]
     stage.submit(2)
-    assert stage.sent("run") == []
+    assert stage.asked(fx.LaunchTask) == []
     stage.snapshot(kit.key_of())
     assert stage.events() == ["RunRequested", "TaskPlaced"]
 
@@ -26,10 +26,9 @@ def test_a_placed_run_is_sent_whole(kit):
     stage = kit.Stage(time_limit_secs=77.0)
     stage.submit(command=("sh", "-c", "x"), env={"A": "1"}, wrap=("nice",), grace_secs=2.0, core_bytes=5)
     stage.up()
-    (run,) = stage.sent("run")
+    (run,) = stage.asked(fx.LaunchTask)
     assert run.token == stage.token()
     assert (run.token.serial, run.token.attempt, run.token.role, run.token.index) == (stage.job().run.serial, 1, "main", 0)
-    assert run.op_id == stage.job().run.live_tasks[0].op_id
     task = run.spec
     assert (task.command, task.run_dir, task.env, task.wrap) == (("sh", "-c", "x"), "/users/sim00001", {"A": "1"}, ("nice",))
     assert (task.time_limit_secs, task.grace_secs, task.core_bytes) == (77.0, 2.0, 5)
@@ -40,7 +39,7 @@ def test_a_limit_of_the_run_wins_over_the_house_rule(kit):
     stage = kit.Stage(time_limit_secs=77.0)
     stage.submit(time_limit_secs=5.0)
     stage.up()
-    assert stage.sent("run")[0].spec.time_limit_secs == 5.0
+    assert stage.asked(fx.LaunchTask)[0].spec.time_limit_secs == 5.0
 
 
 def test_runs_of_one_user_go_in_the_order_of_submission(stage, kit):
@@ -49,7 +48,7 @@ def test_runs_of_one_user_go_in_the_order_of_submission(stage, kit):
     stage.up()
     order = []
     for _ in range(3):
-        (run,) = stage.sent("run")
+        (run,) = stage.asked(fx.LaunchTask)
         order.append(run.token.jid)
         stage.reports(kit.running(run.token))
         stage.reports(kit.ended(run.token))
@@ -124,14 +123,14 @@ def test_a_successor_is_not_placed_while_its_predecessor_is_being_stopped(wide, 
     stage.cancel()
     stage.submit(force=True)
     assert stage.job().run.attempts == ()
-    assert stage.sent("run") == []
+    assert stage.asked(fx.LaunchTask) == []
     stage.submit(2)
     assert stage.job(2).run.attempts, "others are not held up"
     stage.reports(kit.running(old))
     stage.fire("stop", old)
     assert stage.job().run.attempts == ()
     stage.reports(kit.ended(old, None, signal=15, stop_reason="cancel"))
-    (run,) = stage.sent("run")
+    (run,) = stage.asked(fx.LaunchTask)
     assert run.token.serial == stage.job().run.serial > old.serial
 
 
@@ -183,5 +182,5 @@ def test_nothing_is_placed_twice_by_a_second_snapshot(stage, kit):
     stage.up()
     token = stage.token()
     stage.snapshot(kit.key_of(), kit.starting(token))
-    assert stage.asked(fx.SendOp) == []
+    assert stage.asked(fx.TaskEffect) == []
     assert stage.events().count("TaskPlaced") == 1

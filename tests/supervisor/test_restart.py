@@ -97,20 +97,15 @@ class Play:
                     self.timers.pop(e.timer, None)
                 case fx.StartAgent() | fx.FindAgent() | fx.StopAgent():
                     self.owed.append(e)
-                case fx.SendOp():
-                    self.receive(self.machines[e.key], e.message)
+                case fx.LaunchTask():
+                    self.machines[e.key].setdefault(e.token, self.kit.starting(e.token))
+                case fx.StopTask():
+                    self.stopped.add(e.token)
+                    self.machines[e.key].setdefault(e.token, self.kit.starting(e.token))
+                case fx.SettleTasks():
+                    for token in e.tokens:
+                        self.machines[e.key].pop(token, None)
         self.stage.effects = []
-
-    def receive(self, machine, message):
-        match message.__struct_config__.tag:
-            case "run":
-                machine.setdefault(message.token, self.kit.starting(message.token))
-            case "cancel":
-                self.stopped.add(message.token)
-                machine.setdefault(message.token, self.kit.starting(message.token))
-            case "run_ack":
-                for token in message.tokens:
-                    machine.pop(token, None)
 
 
 PLAY = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1), st.integers(0, 5)), max_size=40)

@@ -44,7 +44,7 @@ def test_an_accepted_cancel_is_final_at_once(kit, state):
 def test_a_queued_run_is_canceled_without_an_agent(kit, state):
     stage = in_state(kit, state)
     stage.cancel()
-    assert stage.asked(fx.SendOp) == []
+    assert stage.asked(fx.TaskEffect) == []
     assert not stage.job().busy
     assert (kit.jid_of(), stage.job().run.serial) not in stage.world.agent(kit.key_of()).queued
     assert (kit.jid_of(), stage.job().run.serial) not in stage.world.slots.claims
@@ -54,7 +54,7 @@ def test_a_canceled_run_is_not_placed_when_the_agent_comes(kit):
     stage = in_state(kit, "no agent")
     stage.cancel()
     stage.up()
-    assert stage.sent("run") == []
+    assert stage.asked(fx.LaunchTask) == []
     assert stage.events().count("TaskPlaced") == 0
 
 
@@ -63,13 +63,13 @@ def test_what_may_live_is_told_to_stop_and_asked_again_until_it_is_over(kit, sta
     stage = in_state(kit, state)
     token = stage.token()
     stage.cancel()
-    (op,) = stage.sent("cancel")
+    (op,) = stage.asked(fx.StopTask)
     assert (op.token, op.reason, op.grace_secs) == (token, "cancel", 4.0)
     assert stage.timers() == {("stop", token): REMIND_SECS + 4.0}
     assert stage.job().busy, "ending it is still owed"
     for _ in range(3):
         stage.fire("stop", token)
-        assert stage.sent("cancel") == [op]
+        assert stage.asked(fx.StopTask) == [op]
         assert ("stop", token) in stage.timers()
     stage.reports(kit.ended(token, None, signal=15, stop_reason="cancel"))
     assert ("stop", token) in stage.cleared()
@@ -96,7 +96,7 @@ def test_cancel_races_start(kit):
     stage.cancel()
     stage.reports(kit.running(token))
     assert stage.state() == ("canceled", "cancel")
-    assert [m.token for m in stage.sent("cancel")] == [token]
+    assert [m.token for m in stage.asked(fx.StopTask)] == [token]
     stage.reports(kit.ended(token, None, signal=9, stop_reason="cancel"))
     assert stage.state() == ("canceled", "cancel")
     assert stage.events()[-3:] == ["TaskStarted", "TaskEnded", "AttemptEnded"]
@@ -111,7 +111,7 @@ def test_end_races_cancel(kit):
     assert stage.state() == ("canceled", "cancel")
     assert stage.job().run.exit.code == 0
     assert stage.events()[-2:] == ["TaskEnded", "AttemptEnded"]
-    assert [m.tokens for m in stage.sent("run_ack")] == [(token,)]
+    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(token,)]
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -122,7 +122,7 @@ def test_cancel_of_an_ended_run_changes_no_run(kit, code):
     stage.cancel()
     (reply,) = stage.asked(fx.ReplyStatus)
     assert reply.serial == stage.job().run.serial
-    assert (len(stage.log), stage.asked(fx.SendOp)) == (before, [])
+    assert (len(stage.log), stage.asked(fx.TaskEffect)) == (before, [])
 
 
 def test_cancel_of_another_serial_changes_no_run(kit):
@@ -189,7 +189,7 @@ def test_two_cancels_in_one_decision_stop_once(kit):
     stage = in_state(kit, "running")
     stage.tell(*(Cancel(n, RunCancel(req_id=f"cancel-{n:04d}", uid=kit.UID, compute_jid=kit.jid_of())) for n in (91, 92)))
     assert stage.events().count("StopRequested") == 1
-    assert len(stage.sent("cancel")) == 1
+    assert len(stage.asked(fx.StopTask)) == 1
     assert [e.handle for e in stage.asked(fx.ReplyStatus)] == [91, 92]
 
 
@@ -282,7 +282,7 @@ def test_the_supervisor_steps_in_after_the_time_limit(stage, kit):
     stage.reports(kit.running(token))
     stage.fire("limit", token)
     assert stage.state() == ("canceled", "timeLimit")
-    (op,) = stage.sent("cancel")
+    (op,) = stage.asked(fx.StopTask)
     assert op.reason == "timeLimit"
     stage.reports(kit.ended(token, None, signal=15, stop_reason="timeLimit"))
     assert stage.state() == ("canceled", "timeLimit")
@@ -322,7 +322,7 @@ def test_a_run_of_before_that_still_lives_is_reminded_too(stage, kit):
     stage.cancel()
     stage.submit(force=True)
     stage.fire("stop", old)
-    (op,) = stage.sent("cancel")
+    (op,) = stage.asked(fx.StopTask)
     assert op.token == old
     assert ("stop", old) in stage.timers()
 

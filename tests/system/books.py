@@ -83,9 +83,15 @@ def _check_order(root: Path) -> None:
 
 
 def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
+    said = site.post("run-status", uid=jid[:8], computeJid=jid)
+    check_answer(said, job, last)
+    assert said["known"]
+
+
+def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
+    """What `run-status` says of a job is what its events add up to, field by field."""
     run = job.run
     assert run is not None
-    said = site.post("run-status", uid=jid[:8], computeJid=jid)
     exit_ = None if said["exit"] is None else msgspec.convert(said["exit"], ExitInfo)
     told = (
         said["state"], said["computeJobSerial"], said["computeJobHash"], said["computeJobQueued"], said["computeJobStart"],
@@ -95,7 +101,6 @@ def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
         run.status, run.serial, run.spec.compute_job_hash, run.queued_at, run.started_at, run.ended_at, run.reason, run.error,
         not run.busy, len(run.attempts), run.run_dir, last.position, run.exit,
     )
-    assert said["known"]
 
 
 def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
@@ -106,5 +111,10 @@ def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
         before = page["next"]
         if before is None:
             break
+    check_list(listed, jobs)
+
+
+def check_list(listed: list[dict[str, Any]], jobs: dict[str, tuple[Job, Stored]]) -> None:
+    """What `job-list` says of all jobs is what their events add up to."""
     wanted = [msgspec.to_builtins(msgspec.structs.replace(index_row(job), position=last.position)) for job, last in jobs.values()]
     assert sorted(listed, key=lambda r: r["jid"]) == sorted(wanted, key=lambda r: r["jid"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import socket
 from collections.abc import AsyncIterator
@@ -12,10 +13,13 @@ import msgpack
 import pytest
 import tornado.httpclient
 import tornado.websocket
+from books import check_answer, check_list
 from hand_made import Agent, Hall, execution, until
 
 from jobscribe.db.inspection import check
-from jobscribe.db.job import fold
+from jobscribe.db.agent import AgentRecord, evolve_agent
+from jobscribe.db.job import Job, fold
+from jobscribe.db.store import Stored
 from jobscribe.drivers.driver import AgentSpec
 from jobscribe.protocol.codec import MAX_FRAME, Encoder
 from jobscribe.protocol.ids import AgentKey, Token
@@ -32,7 +36,7 @@ async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     try:
         await hall.open()
         yield hall
-        await _check_answers(hall)
+        await _check_live_state(hall)
     finally:
         monkeypatch.undo()
         await hall.close()
@@ -40,16 +44,31 @@ async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     assert report.ok and not report.records_behind, report
 
 
-async def _check_answers(hall: Hall) -> None:
-    """The fold of the store is what the supervisor answers."""
-    answers = {}
-    for row in (await hall.post("job-list", limit=1000))["jobs"]:
-        answers[row["jid"]] = await hall.post("run-status", uid=row["uid"], computeJid=row["jid"])
-    store = hall.supervisor._store
-    folded = {jid: fold(jid, [s.event for s in store.read("job/" + jid)]) for jid in answers}
-    assert {jid: (j.status, j.run.serial, not j.busy) for jid, j in folded.items() if j.run} == {
-        jid: (a["state"], a["computeJobSerial"], a["over"]) for jid, a in answers.items()
-    }
+async def _check_live_state(hall: Hall) -> None:
+    """The fold of the store is the world that decides, agents included, and what the supervisor answers and lists."""
+    store, world = hall.supervisor._store, hall.supervisor._engine.world
+    head = -1
+    while head != store.head() or hall.supervisor._engine._pending:  # until nothing was decided while we asked
+        head = store.head()
+        listed = (await hall.post("job-list", limit=1000))["jobs"]
+        answers = {row["jid"]: await hall.post("run-status", uid=row["uid"], computeJid=row["jid"]) for row in listed}
+    streams: dict[str, list[Stored]] = {}
+    for stored in store.read_all(0, 100_000):
+        streams.setdefault(stored.stream, []).append(stored)
+    jobs: dict[str, tuple[Job, Stored]] = {}
+    for stream, story in streams.items():
+        kind, _, name = stream.partition("/")
+        events: list[Any] = [s.event for s in story]
+        if kind == "job":
+            jobs[name] = (fold(name, events), story[-1])
+        elif kind == "agent":
+            (key,) = [k for k in world.agents if str(k) == name]
+            assert world.agents[key].record == functools.reduce(evolve_agent, events, AgentRecord(key=key))
+    assert {jid: job for jid, job in world.jobs.items() if job.version} == {jid: jobs[jid][0] for jid, job in world.jobs.items() if job.version}
+    assert {jid for jid, (job, _) in jobs.items() if job.busy} <= world.jobs.keys()
+    check_list(listed, jobs)
+    for jid, (job, last) in jobs.items():
+        check_answer(answers[jid], job, last)
 
 
 # ---- who is let in

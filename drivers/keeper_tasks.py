@@ -1,0 +1,42 @@
+"""Tasks as processes: launched by the keeper of the agent they were placed with, over that agent's connection.
+
+The agent and its keeper keep the promises (agent/session, agent/keeping); here a verb becomes the message that asks for it.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey, Token, base62, op_id
+from ..protocol.messages import Cancel, Run, RunAck, RunStatus, TaskSpec, ToAgent
+from .driver import AgentDriver
+
+Send = Callable[[AgentKey, ToAgent], None]
+
+
+class KeeperTasks:
+    """A TaskDriver; see drivers.driver for what its methods promise.
+
+    send: puts a message on the live connection of an agent; without one it is dropped, and the snapshot that opens the next
+    connection shows what was missed. Reports come over that connection, too.
+    """
+
+    def __init__(self, send: Send, agents: Mapping[str, AgentDriver], entropy: Callable[[int], bytes]) -> None:
+        self._send, self._agents, self._entropy = send, agents, entropy
+
+    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+        self._send(place, Run(op_id=op_id(token, "run"), token=token, spec=spec))
+
+    def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
+        self._send(place, Cancel(op_id=op_id(token, "cancel"), token=token, reason=reason, grace_secs=grace_secs))
+
+    def find(self, place: AgentKey) -> None:
+        self._send(place, RunStatus(op_id=base62(self._entropy(32), 32)))
+
+    def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
+        self._send(place, RunAck(tokens=tokens))
+
+    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        driver = self._agents.get(place.driver)
+        if driver is None:
+            raise Refusal("agentUnavailable", f"the driver {place.driver} is not configured here")
+        return await driver.evidence(place, f"{token.name}/{name}", offset, limit)

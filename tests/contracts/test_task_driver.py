@@ -1,0 +1,294 @@
+"""What every TaskDriver promises, asked of each: keepers with real processes behind real connections, and the fake one."""
+
+import asyncio
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tornado.httpserver
+import tornado.netutil
+
+from jobscribe.db.agent import AgentRecord
+from jobscribe.drivers.driver import AgentSpec, Capacity, TaskDriver
+from jobscribe.drivers.fake import FakeTasks, Place
+from jobscribe.drivers.keeper_tasks import KeeperTasks
+from jobscribe.drivers.local import LocalDriver
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.messages import Execution, RunStatusUpdate, Snapshot, TaskSpec
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime import processes
+from jobscribe.runtime.log import Log
+from jobscribe.supervisor.core.inputs import AgentConnected, AgentDisconnected, AgentSaid
+from jobscribe.supervisor.core.world import token_hash
+from jobscribe.supervisor.hub import Hub, application
+from jobscribe.supervisor.metrics import Counters
+
+KEY, OTHER = AgentKey("local", "sequential", "TaskUsr1", "localhost"), AgentKey("local", "sequential", "TaskUsr2", "localhost")
+DEADLINE_SECS = 20.0
+_numbers = itertools.count(1)
+
+
+def token_of(key: AgentKey = KEY, serial: int = 1) -> Token:
+    return Token(f"{key.uid}-task{next(_numbers):04d}-command", serial, 1, "main", 0)
+
+
+class Ground:
+    """A task driver with two places, everything that was reported, and what is known of executions without asking."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.reports: list[tuple[AgentKey, RunStatusUpdate | Snapshot]] = []
+        self.tasks: TaskDriver
+        self.silence: Callable[[], Any]
+
+    def report(self, key: AgentKey, message: RunStatusUpdate | Snapshot) -> None:
+        self.reports.append((key, message))
+
+    def spec(self, token: Token, *command: str) -> TaskSpec:
+        return TaskSpec(command=command, run_dir=str(self.root / "run" / token.jid), grace_secs=0.5)
+
+    def launch(self, token: Token, *command: str, key: AgentKey = KEY) -> None:
+        self.tasks.launch(key, token, self.spec(token, *command))
+
+    def executions(self, token: Token, key: AgentKey = KEY) -> list[Execution]:
+        return [e for k, m in self.reports if k == key
+                for e in (m.executions if isinstance(m, Snapshot) else (m.execution,)) if e.token == token]
+
+    async def until(self, true: Callable[[], Any], what: str) -> Any:
+        deadline = asyncio.get_running_loop().time() + DEADLINE_SECS
+        while not (found := true()):
+            if asyncio.get_running_loop().time() > deadline:
+                pytest.fail(f"not within {DEADLINE_SECS:g} s: {what}")
+            await asyncio.sleep(0.01)
+        return found
+
+    async def reported(self, token: Token, state: str, key: AgentKey = KEY) -> Execution:
+        found: list[Execution] = await self.until(
+            lambda: [e for e in self.executions(token, key) if e.state == state], f"{token} is reported {state}",
+        )
+        return found[-1]
+
+    async def snapshot(self, key: AgentKey = KEY) -> dict[Token, Execution]:
+        """What a place says that it knows, asked for now."""
+        before = len(self.reports)
+        self.tasks.find(key)
+        await self.until(lambda: [1 for k, m in self.reports[before:] if k == key and isinstance(m, Snapshot) and m.last], "a snapshot")
+        pages = [m for k, m in self.reports[before:] if k == key and isinstance(m, Snapshot)]
+        return {e.token: e for page in pages for e in page.executions}
+
+    async def output(self, token: Token, key: AgentKey = KEY) -> bytes:
+        return (await self.tasks.evidence(key, token, "stdout.log", 0, 10_000))[0]
+
+    async def open(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class FakeGround(Ground):
+    async def open(self) -> None:
+        self.place = Place()
+        self.tasks = FakeTasks(self.place, self.report)
+        self.silence = lambda: setattr(self.place, "silent", True)
+
+    async def close(self) -> None:
+        return None
+
+
+class KeeperGround(Ground):
+    """Agents of the local driver, connected to a hub; in place of an engine stands this."""
+
+    async def open(self) -> None:
+        self.said: Counter[str] = Counter()
+        counters = Counters()
+        self.hub = Hub(self, Log("test", Redactor(), SimpleNamespace(write=lambda line: None)), counters, lambda key: "i" * 32, 1)  # type: ignore[arg-type]
+        (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
+        self.server = tornado.httpserver.HTTPServer(application(self.hub, 10, 10))
+        self.server.add_sockets([socket])
+        address = self.root / "agents.json"
+        address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{socket.getsockname()[1]}/agent", "agentsCa": None}))
+        self.driver = LocalDriver(self.root, address, cpu_slots=Capacity())
+        self.tasks = KeeperTasks(lambda key, message: self.hub.send(key, message) and None, {"local": self.driver}, secrets.token_bytes)
+        self.silence = lambda: [connection.close("silence") for connection in list(self.hub.connections.values())] and self.server.stop()
+        self.handles = [await self.driver.start(AgentSpec(key=k, agent_id="i" * 32, token="t" * 32)) for k in (KEY, OTHER)]
+        await self.until(lambda: self.said["snapshots"] >= 2, "both agents are there")
+
+    def agent_record(self, key: AgentKey) -> AgentRecord:
+        return AgentRecord(key=key, token_hashes=(token_hash("t" * 32),))
+
+    def tell(self, *inputs: Any) -> None:
+        for input_ in inputs:
+            match input_:
+                case AgentSaid(key=key, message=RunStatusUpdate() | Snapshot() as message):
+                    self.said["snapshots"] += isinstance(message, Snapshot)
+                    self.report(key, message)
+                case AgentConnected() | AgentDisconnected():
+                    self.said[type(input_).__name__] += 1
+
+    async def close(self) -> None:
+        for handle in self.handles:
+            await self.driver.stop(handle, 0.5)
+        self.server.stop()
+        await self.hub.close()
+        await self.driver.close()
+
+
+@pytest.fixture(params=[FakeGround, KeeperGround], ids=["fake", "keeper"])
+async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
+    root = Path(tempfile.mkdtemp(prefix="sys-tasks-", dir="/tmp"))
+    ground: Ground = request.param(root)
+    try:
+        await ground.open()
+        yield ground
+    finally:
+        await ground.close()
+        left = [p.pid for p in processes.table().values() if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(root)
+    assert not left
+
+
+@pytest.mark.parametrize(("command", "code"), [(("true",), 0), (("false",), 1), (("no-such-command-anywhere",), 127)])
+async def test_what_was_launched_is_reported_to_its_end(ground: Ground, command: tuple[str, ...], code: int) -> None:
+    token = token_of()
+    ground.launch(token, *command)
+    exit_ = (await ground.reported(token, "ended")).exit
+    assert exit_ is not None and (exit_.code, exit_.stop_reason) == (code, None)
+
+
+async def test_a_token_is_launched_once_however_often_it_is_asked_for(ground: Ground) -> None:
+    token = token_of()
+    for _ in range(3):
+        ground.launch(token, "sleep", "600")
+    first = await ground.reported(token, "running")
+    before = len(ground.executions(token))
+    ground.launch(token, "sleep", "600")
+    await ground.until(lambda: len(ground.executions(token)) > before, "asking again is answered")
+    assert {(e.pid, e.start_ticks) for e in ground.executions(token) if e.state == "running"} == {(first.pid, first.start_ticks)}
+    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    await ground.reported(token, "ended")
+
+
+async def test_a_token_that_was_settled_is_not_launched_again(ground: Ground) -> None:
+    token = token_of()
+    ground.launch(token, "echo", "once")
+    await ground.reported(token, "ended")
+    ground.tasks.settle(KEY, (token,))
+    assert token not in await ground.snapshot()
+    ground.reports.clear()
+    ground.launch(token, "echo", "twice")
+    exit_ = (await ground.reported(token, "ended")).exit
+    assert exit_ is not None
+    assert await ground.output(token) == b"once\n"
+
+
+async def test_an_end_is_told_again_until_it_is_settled(ground: Ground) -> None:
+    token = token_of()
+    ground.launch(token, "false")
+    ended = await ground.reported(token, "ended")
+    for _ in range(2):
+        known = (await ground.snapshot())[token]
+        assert known.state == "ended" and known.exit is not None and ended.exit is not None and known.exit.code == ended.exit.code == 1
+    ground.tasks.settle(KEY, (token,))
+    assert token not in await ground.snapshot()
+
+
+async def test_what_runs_cannot_be_settled_away(ground: Ground) -> None:
+    token = token_of()
+    ground.launch(token, "sleep", "600")
+    await ground.reported(token, "running")
+    ground.tasks.settle(KEY, (token,))
+    assert (await ground.snapshot())[token].state == "running"
+    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    await ground.reported(token, "ended")
+
+
+async def test_a_stop_ends_it_and_keeps_the_reason(ground: Ground) -> None:
+    token = token_of()
+    ground.launch(token, "sleep", "600")
+    await ground.reported(token, "running")
+    for _ in range(2):
+        ground.tasks.stop(KEY, token, "timeLimit", 0.5)
+    exit_ = (await ground.reported(token, "ended")).exit
+    assert exit_ is not None and (exit_.signal, exit_.stop_reason) == (signal.SIGTERM, "timeLimit")
+
+
+async def test_what_was_stopped_before_it_was_launched_never_starts(ground: Ground) -> None:
+    token = token_of()
+    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    await ground.reported(token, "ended")
+    ground.launch(token, "echo", "too late")
+    ground.tasks.settle(KEY, (token,))
+    await ground.snapshot()
+    ground.launch(token, "echo", "too late")
+    await ground.snapshot()
+    assert {e.state for e in ground.executions(token)} <= {"starting", "ended"}
+    assert await ground.output(token) == b""
+
+
+async def test_a_stop_of_what_has_ended_changes_nothing(ground: Ground) -> None:
+    token = token_of()
+    ground.launch(token, "true")
+    await ground.reported(token, "ended")
+    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    known = (await ground.snapshot())[token]
+    assert known.exit is not None and (known.exit.code, known.exit.stop_reason) == (0, None)
+
+
+async def test_a_snapshot_has_everything_of_its_place_and_nothing_of_another(ground: Ground) -> None:
+    mine, theirs = [token_of() for _ in range(5)], token_of(OTHER)
+    for token in mine:
+        ground.launch(token, "true")
+    ground.launch(theirs, "true", key=OTHER)
+    for token in mine:
+        await ground.reported(token, "ended")
+    await ground.reported(theirs, "ended", OTHER)
+    assert set(await ground.snapshot()) == set(mine)
+    assert set(await ground.snapshot(OTHER)) == {theirs}
+
+
+async def test_evidence_is_read_in_pieces_and_is_empty_where_there_is_none(ground: Ground) -> None:
+    token, unknown = token_of(), token_of()
+    ground.launch(token, "echo", "0123456789")
+    await ground.reported(token, "ended")
+    assert await ground.tasks.evidence(KEY, token, "stdout.log", 0, 4) == (b"0123", 11)
+    assert await ground.tasks.evidence(KEY, token, "stdout.log", 8, 100) == (b"89\n", 11)
+    assert await ground.tasks.evidence(KEY, token, "stdout.log", 11, 100) == (b"", 11)
+    ground.tasks.settle(KEY, (token,))
+    assert token not in await ground.snapshot()
+    assert await ground.output(token) == b"0123456789\n", "what is settled is forgotten, what it wrote is not"
+    assert await ground.tasks.evidence(KEY, unknown, "stdout.log", 0, 4) == (b"", 0)
+    assert await ground.tasks.evidence(OTHER, token, "stdout.log", 0, 4) == (b"", 0)
+
+
+async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_gone(ground: Ground) -> None:
+    token = token_of()
+    ground.launch(token, "sleep", "600")
+    await ground.reported(token, "running")
+    ground.silence()
+    ground.reports.clear()
+    ground.tasks.find(KEY)
+    ground.launch(token_of(), "true")
+    await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
+    assert not [e for e in ground.executions(token) if e.state == "ended"]
+    assert not [m for _, m in ground.reports if isinstance(m, Snapshot)]
+
+
+async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
+    tasks = KeeperTasks(lambda key, message: None, {}, secrets.token_bytes)
+    with pytest.raises(Refusal) as refused:
+        await tasks.evidence(KEY, token_of(), "stdout.log", 0, 1)
+    assert refused.value.code == "agentUnavailable"
