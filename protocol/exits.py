@@ -1,7 +1,7 @@
 """How one execution ended: what is known, kept apart, so that nobody has to guess a signal out of an exit code."""
 
 import signal as _names
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -34,6 +34,8 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     survivors_killed: int = 0
     termination_message: str | None = None
     last_lines: str | None = None
+    #: the last report of an app's run (frameCount, percentComplete, alert, ...)
+    report: dict[str, Any] | None = None
     stdout_bytes: int | None = None
     stderr_bytes: int | None = None
     dropped_bytes: int = 0

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .exits import ExitInfo, Instant, Span
-from .ids import AgentId, AgentKey, OpId, Token
+from .ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
 
 PROTOCOL_VERSION = 1
 
@@ -17,16 +17,36 @@ Text = Annotated[str, msgspec.Meta(max_length=8192)]
 Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Stream = Literal["stdout", "stderr"]
+#: What an app can be asked to do: read a run's result or a frame, analyse it, make a file of it, or compute without a run.
+JobCmd = Literal["sequential_result", "get_simulation_frame", "analysis_job", "download_run_file", "stateful_compute", "stateless_compute"]
+#: The largest answer of a call, bytes; what does not fit into a frame goes in pieces.
+REPLY_LIMIT = 8 * 1024 * 1024
+#: Data of a simulation, of a call: how deep they may be nested, so that a frame with them is within the codec's limit.
+DATA_DEPTH = 10
+#: The largest report of an execution, bytes of JSON.
+REPORT_LIMIT = 16 * 1024
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True, rename="camel"):
     """What all messages share: nothing but their form."""
 
 
+class AppInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What an app computes: its name, the compute model, and the simulation's data as the user gave them."""
+
+    simulation_type: SimulationType
+    compute_model: ComputeModel
+    data: dict[str, Any]
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What to execute. `command` is an argument vector, never a shell line; `wrap` goes in front of it (a profiler, `mpirun`)."""
+    """What to execute: `command`, an argument vector, never a shell line; or, where it is empty, the job command of `app`.
+
+    `wrap` goes in front of it (a profiler, `mpirun`).
+    """
 
     command: tuple[str, ...]
+    app: AppInput | None = None
     run_dir: str
     env: dict[str, str] = {}
     wrap: tuple[str, ...] = ()
@@ -96,6 +116,42 @@ class ReadLog(_Message, frozen=True, kw_only=True, tag="io"):
     wait_secs: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
 
 
+class Call(_Message, frozen=True, kw_only=True, tag="analysis"):
+    """Have an app compute something now, in a worker. Answered by `ok` or `error`, at the latest after `deadline_secs`.
+
+    run_dir: of the run that is read; None for calls that need none. lib_dir: the user's library of this app. `args` is the
+    method's input (for a frame its index and report, for a download its suffix). reply_limit: bytes of the answer, as JSON.
+    """
+
+    op_id: OpId
+    job_cmd: JobCmd
+    simulation_type: SimulationType
+    compute_model: ComputeModel
+    method: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    run_dir: str | None = None
+    lib_dir: str
+    data: dict[str, Any] = {}
+    args: dict[str, Any] = {}
+    deadline_secs: Secs
+    reply_limit: Annotated[int, msgspec.Meta(ge=1, le=REPLY_LIMIT)]
+
+
+class CancelCall(_Message, frozen=True, kw_only=True, tag="cancel_call"):
+    """Nobody waits for this call any more: stop it."""
+
+    op_id: OpId
+
+
+class ReadFile(_Message, frozen=True, kw_only=True, tag="read_file"):
+    """Read `limit` bytes of a regular file below `run_dir`, never through a symbolic link. Answered by `file_chunk` or `error`."""
+
+    op_id: OpId
+    run_dir: str
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    offset: Offset
+    limit: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)]
+
+
 class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     """End the agent. Its jobs run on (they are the keeper's), unless `stop_jobs`."""
 
@@ -103,7 +159,7 @@ class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     stop_jobs: bool = False
 
 
-ToAgent = Run | Cancel | RunAck | RunStatus | ReadLog | Kill
+ToAgent = Run | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | Kill
 
 
 # ---- agent -> supervisor
@@ -150,6 +206,30 @@ class LogChunk(_Message, frozen=True, kw_only=True, tag="log_chunk"):
     end: bool = False
 
 
+class CallReply(_Message, frozen=True, kw_only=True, tag="ok"):
+    """Answer to `analysis`: what the app returned, as JSON."""
+
+    op_id: OpId
+    reply: bytes
+
+
+class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
+    """Answer to `read_file`. `size` and `mtime_ns` are the whole file's: who reads on sees by them whether it has changed."""
+
+    op_id: OpId
+    data: bytes
+    size: Offset
+    mtime_ns: int
+
+
+class RunReport(_Message, frozen=True, kw_only=True, tag="run_report"):
+    """How far an execution has come, in its own words (frameCount, percentComplete, ...). Volatile: the newest counts, none is owed."""
+
+    token: Token
+    report: dict[str, Any]
+    at: Instant
+
+
 class OpError(_Message, frozen=True, kw_only=True, tag="error"):
     """An op failed; `code` is one of protocol.errors.CODES."""
 
@@ -158,7 +238,7 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
     error: Text
 
 
-ToSupervisor = Alive | Snapshot | RunStatusUpdate | LogChunk | OpError
+ToSupervisor = Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | OpError
 
 Direction = Literal["to_agent", "to_supervisor"]
 UNIONS: dict[str, Any] = {"to_agent": ToAgent, "to_supervisor": ToSupervisor}

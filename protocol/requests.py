@@ -4,12 +4,12 @@ A request names its user (`uid`); the supervisor checks it against the job's. Ev
 a `reqId`, which makes it safe to send again for 24 hours.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from .ids import ComputeJid, ComputeModel, Driver, ReqId, Sid, SimulationType, Uid
-from .messages import Offset, Stream
+from .messages import JobCmd, Offset, Stream
 from .status import Kind, Status
 
 Arg = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024)]
@@ -29,7 +29,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class RunSpec(_Request, frozen=True, kw_only=True):
     """One run, as it is asked for and as it is stored in the log.
 
-    hash: computeJobHash; where the caller has none, the supervisor digests type, model, command, wrap and env.
+    Either `command` or, for an app's run, `data`: the simulation as its user has it (`models`, `report`, ...).
+    hash: computeJobHash; where the caller has none, the supervisor digests type, model, command, wrap, env and data.
     Times are seconds. `time_limit_secs` counts from the start of the process, `queue_limit_secs` from the submission.
     """
 
@@ -39,7 +40,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     compute_model: ComputeModel = "command"
     job_run_mode: Kind = "sequential"
     driver: Driver = "local"
-    command: Annotated[tuple[Arg, ...], msgspec.Meta(min_length=1, max_length=10_000)]
+    command: Annotated[tuple[Arg, ...], msgspec.Meta(max_length=10_000)] = ()
+    data: dict[str, Any] | None = None
     env: dict[EnvName, Arg] = {}
     wrap: tuple[Arg, ...] = ()
     compute_job_hash: Hash | None = None
@@ -119,6 +121,54 @@ class JobStory(_Request, frozen=True, kw_only=True):
 
     uid: Uid
     compute_jid: ComputeJid
+
+
+class CallRequest(_Request, frozen=True, kw_only=True):
+    """Have an app compute something now (see messages.Call). Nothing of it is kept; the same request may be sent again.
+
+    compute_jid: the job whose run is read, and its serial where it matters (a frame of an older run is refused).
+    Answered with what the app returned, as it is; a failure of the app is `appFailed` and never touches the run.
+    """
+
+    uid: Uid
+    job_cmd: JobCmd
+    simulation_type: SimulationType
+    compute_model: ComputeModel = "none"
+    compute_jid: ComputeJid | None = None
+    compute_job_serial: KnownSerial = 0
+    method: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    driver: Driver = "local"
+    data: dict[str, Any] = {}
+    args: dict[str, Any] = {}
+    deadline_secs: Annotated[float, msgspec.Meta(gt=0, le=600)] | None = None
+
+
+class BeginSession(_Request, frozen=True, kw_only=True):
+    """This user is about to work: have an agent ready. Answered at once."""
+
+    uid: Uid
+    driver: Driver = "local"
+
+
+class RunFile(_Request, frozen=True, kw_only=True):
+    """A file below the run directory of the current run, `offset` and `length` as a range; answered with its bytes, streamed."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    offset: Offset = 0
+    length: Offset | None = None
+
+
+class GlobalResources(_Request, frozen=True, kw_only=True):
+    """Ports leased to a simulation: the same ones each time it asks, until `release` or until the lease is over."""
+
+    uid: Uid
+    simulation_type: SimulationType
+    simulation_id: Sid
+    ports: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    release: bool = False
 
 
 class Trace(_Request, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from ..protocol.ids import AgentKey, op_id, short_agent, short_op, short_uid
 from ..protocol.redaction import Redactor
 from ..runtime.log import Log
 from .core.effects import (
+    AgentReady,
     ClearTimer,
     Count,
     Effect,
@@ -53,7 +54,7 @@ class Performer:
 
     def perform(self, effect: Effect) -> None:
         match effect:
-            case ReplyStatus() | ReplyRefusal():
+            case ReplyStatus() | ReplyRefusal() | AgentReady():
                 self.desk.perform(effect)
             case LaunchTask() | StopTask() | FindTasks() | SettleTasks():
                 self._task(effect)

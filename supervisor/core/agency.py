@@ -6,11 +6,12 @@ nothing is called lost. A connection that ends is no reason to end anything.
 """
 
 from ...db.events import AgentGone, AgentStarted, AgentStartFailed, AgentStartRequested, RunEnded
+from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.status import ERROR
 from . import placement
-from .effects import ClearTimer, Count, EndConnection, FindAgent, SetTimer, StartAgent, StopAgent
-from .inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted
+from .effects import AgentReady, ClearTimer, Count, EndConnection, FindAgent, ReplyRefusal, SetTimer, StartAgent, StopAgent
+from .inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted, WantAgent
 from .world import Turn
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
@@ -28,6 +29,26 @@ def ensure(turn: Turn, key: AgentKey) -> None:
         turn.ask(FindAgent(key, view.record.handle))
     else:
         _start(turn, key)
+
+
+def want(turn: Turn, input_: WantAgent) -> None:
+    """Somebody needs it for more than a run."""
+    view = turn.world.agent(input_.key)
+    if view.phase == "up" and view.synced:
+        turn.ask(AgentReady(input_.handle, input_.key))
+    elif len(view.wanted) >= turn.world.policy.agent_wanted:
+        raise Refusal("tooManyRequests", f"{len(view.wanted)} others wait for the same agent already")
+    else:
+        view.wanted.append(input_.handle)
+        ensure(turn, input_.key)
+
+
+def ready(turn: Turn, key: AgentKey) -> None:
+    """It is up and believed: whoever waited for it may go on."""
+    view = turn.world.agent(key)
+    for handle in view.wanted:
+        turn.ask(AgentReady(handle, key))
+    view.wanted.clear()
 
 
 def _start(turn: Turn, key: AgentKey) -> None:
@@ -69,6 +90,9 @@ def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
     """Runs that wait for it end with the reason; executions that may live are not called anything."""
     view = turn.world.agent(key)
     view.failures = 0
+    for handle in view.wanted:
+        turn.ask(ReplyRefusal(handle, Refusal("agentUnavailable", f"its agent could not be started: {reason}")))
+    view.wanted.clear()
     for jid, serial in list(view.queued):
         placement.leave(turn, key, (jid, serial))
         turn.ask(ClearTimer(("queue", jid, serial)))

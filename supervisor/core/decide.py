@@ -29,6 +29,7 @@ from .inputs import (
     Restarted,
     Submit,
     TimerFired,
+    WantAgent,
 )
 from .world import Turn, World
 
@@ -52,12 +53,15 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
 
 def _one(turn: Turn, input_: Input) -> None:
     match input_:
-        case Submit() | Cancel():
+        case Submit() | Cancel() | WantAgent():
             try:
-                if isinstance(input_, Submit):
-                    submission.submit(turn, input_)
-                else:
-                    stopping.cancel(turn, input_)
+                match input_:
+                    case Submit():
+                        submission.submit(turn, input_)
+                    case Cancel():
+                        stopping.cancel(turn, input_)
+                    case WantAgent():
+                        agency.want(turn, input_)
             except Refusal as e:
                 turn.ask(ReplyRefusal(input_.handle, e))
         case AgentConnected():

@@ -25,6 +25,13 @@ class ReplyRefusal(msgspec.Struct, frozen=True):
     refusal: Refusal
 
 
+class AgentReady(msgspec.Struct, frozen=True):
+    """Tell `handle` that the agent it wanted is up and believed."""
+
+    handle: int
+    key: AgentKey
+
+
 class StartAgent(msgspec.Struct, frozen=True):
     """Identity: key and attempt. `token` is the secret whose hash is in the log."""
 
@@ -98,4 +105,4 @@ class Count(msgspec.Struct, frozen=True):
 
 
 TaskEffect = LaunchTask | StopTask | FindTasks | SettleTasks
-Effect = ReplyStatus | ReplyRefusal | StartAgent | FindAgent | StopAgent | TaskEffect | EndConnection | SetTimer | ClearTimer | Count
+Effect = ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | EndConnection | SetTimer | ClearTimer | Count

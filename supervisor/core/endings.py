@@ -7,7 +7,8 @@ from ...protocol.status import CANCELED, COMPLETED, ERROR
 def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
     """(status, reason, error) of a run whose only task ended like this and which nobody had stopped in the books.
 
-    Our own intent comes first: a job that is ended by its time limit may well exit 0 on SIGTERM.
+    Our own intent comes first: a job that is ended by its time limit may well exit 0 on SIGTERM. Then what the job itself
+    left as its last word; then what is known of its exit.
     """
     if exit_.stop_reason == "timeLimit":
         return CANCELED, "timeLimit", None
@@ -19,4 +20,5 @@ def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
         return ERROR, "lost", exit_.sentence()
     if exit_.code == 0:
         return COMPLETED, "exit", None
-    return ERROR, "signal" if exit_.signal is not None else "exit", exit_.sentence()
+    said = (exit_.termination_message or "").strip()
+    return ERROR, "signal" if exit_.signal is not None else "exit", said or exit_.sentence()

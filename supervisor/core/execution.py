@@ -11,8 +11,8 @@ from ...db.events import AttemptEnded, RunEnded, TaskEnded, TaskStarted
 from ...db.job import Task
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import AgentKey, Token
-from ...protocol.messages import Alive, Execution, LogChunk, OpError, RunStatusUpdate, Snapshot
-from . import placement, stopping
+from ...protocol.messages import Alive, CallReply, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Snapshot
+from . import agency, placement, stopping
 from .effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
 from .endings import outcome
 from .inputs import AgentGap, AgentSaid
@@ -35,8 +35,8 @@ def said(turn: Turn, input_: AgentSaid) -> None:
                 _page(turn, input_.key, view, message)
         case OpError():
             turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
-        case Alive() | LogChunk():
-            pass  # the shell's: a connection opens with the one, the other answers a reader
+        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport():
+            pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
         case _:
             assert_never(message)
 
@@ -167,6 +167,7 @@ def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
         view.synced, view.unknown_since = True, None
         turn.ask(ClearTimer(("sync", key, view.epoch)))
         placement.claim_all(turn, key)
+        agency.ready(turn, key)
 
 
 def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:

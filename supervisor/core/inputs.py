@@ -33,6 +33,13 @@ class Cancel(msgspec.Struct, frozen=True):
     known: tuple[str, int] | None = None
 
 
+class WantAgent(msgspec.Struct, frozen=True):
+    """A reader or a call needs this agent to be up; `handle` is told when it is, or why it cannot be. Nothing of it is kept."""
+
+    handle: int
+    key: AgentKey
+
+
 class AgentConnected(msgspec.Struct, frozen=True):
     """An authenticated connection said `alive`. Epochs only grow."""
 
@@ -96,6 +103,7 @@ class Restarted(msgspec.Struct, frozen=True):
 Input = (
     Submit
     | Cancel
+    | WantAgent
     | AgentConnected
     | AgentSaid
     | AgentGap
@@ -138,6 +146,6 @@ def agent_key(input_: Input) -> AgentKey | None:
 
 def refusal_handle(input_: Input) -> int | None:
     """Who has to be told when this input cannot be carried out."""
-    return input_.handle if isinstance(input_, Submit | Cancel) else None
+    return input_.handle if isinstance(input_, Submit | Cancel | WantAgent) else None
 
 

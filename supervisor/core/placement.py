@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ...db.events import TaskPlaced
 from ...db.job import Job
 from ...protocol.ids import AgentKey, Token, op_id
-from ...protocol.messages import TaskSpec
+from ...protocol.messages import AppInput, TaskSpec
 from . import slots
 from .effects import ClearTimer, LaunchTask, SetTimer
 from .slots import Ticket
@@ -86,8 +86,9 @@ def launch(turn: Turn, key: AgentKey, token: Token) -> None:
     assert run is not None
     spec = run.spec
     limit = spec.time_limit_secs if spec.time_limit_secs is not None else turn.world.policy.time_limit_secs
+    app = None if spec.data is None else AppInput(simulation_type=spec.simulation_type, compute_model=spec.compute_model, data=spec.data)
     task = TaskSpec(
-        command=spec.command, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
+        command=spec.command, app=app, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
         time_limit_secs=limit, grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
     )
     turn.ask(LaunchTask(key, token, task))

@@ -76,6 +76,6 @@ def with_hash(spec: RunSpec) -> RunSpec:
     """`spec` with a computeJobHash: the caller's, or a digest of what decides the result."""
     if spec.compute_job_hash is not None:
         return spec
-    matters = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()))
-    digest = hashlib.blake2b(msgspec.json.encode(matters), digest_size=16).hexdigest()
+    matters = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()), *((spec.data,) if spec.data else ()))
+    digest = hashlib.blake2b(msgspec.json.encode(matters, order="deterministic"), digest_size=16).hexdigest()
     return msgspec.structs.replace(spec, compute_job_hash=digest)

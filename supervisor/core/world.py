@@ -31,6 +31,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     hosts: dict[str, str] = msgspec.field(default_factory=lambda: {"local": "localhost"})
     agent_start_secs: float = 10.0
     agent_start_tries: int = 3
+    #: so many calls may wait for one agent to be up
+    agent_wanted: int = 256
     #: after an agent's connection ended: look for it at once, then after this long, again and again
     agent_return_secs: float = 3.0
     op_reply_secs: float = 30.0
@@ -66,10 +68,12 @@ class AgentView(msgspec.Struct, kw_only=True):
     queued: dict[Ticket, int] = msgspec.field(default_factory=dict)
     #: placed and not ended
     placed: set[Token] = msgspec.field(default_factory=set)
+    #: who waits for it to be up, besides runs
+    wanted: list[int] = msgspec.field(default_factory=list)
 
     @property
     def needed(self) -> bool:
-        return bool(self.queued or self.placed)
+        return bool(self.queued or self.placed or self.wanted)
 
 
 class World:

@@ -33,6 +33,12 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.RunAck(tokens=(TOKEN,)),
         m.RunStatus(op_id=OP_ID),
         m.ReadLog(op_id=OP_ID, token=TOKEN, stream="stderr", offset=2**40, limit=4096, wait_secs=1.5),
+        m.Call(
+            op_id=OP_ID, job_cmd="get_simulation_frame", simulation_type="heat", compute_model="heatAnimation", run_dir="/r", lib_dir="/l",
+            data={"report": "heatAnimation", "models": {"heatAnimation": {"size": 64}}}, args={"frameIndex": 3}, deadline_secs=30.0, reply_limit=4096,
+        ),
+        m.CancelCall(op_id=OP_ID),
+        m.ReadFile(op_id=OP_ID, run_dir="/r", name="sub/out.dat", offset=2**40, limit=4096),
         m.Kill(reason="idle", stop_jobs=True),
     ]
     to_supervisor = [
@@ -43,6 +49,9 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.Snapshot(number=1, page=0, last=True, executions=(EXECUTION,)),
         m.RunStatusUpdate(execution=EXECUTION),
         m.LogChunk(op_id=OP_ID, offset=5, next_offset=20, data=b"\x00\xff bytes", dropped=7, end=True),
+        m.CallReply(op_id=OP_ID, reply=b'{"state":"completed"}'),
+        m.FileChunk(op_id=OP_ID, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
+        m.RunReport(token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5),
         m.OpError(op_id=OP_ID, code="notFound", error="there is no such log"),
     ]
     out: dict[str, tuple[m.Direction, Any]] = {m.op_name(x): ("to_agent", x) for x in to_agent}

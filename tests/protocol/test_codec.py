@@ -31,12 +31,13 @@ secs = st.floats(0.001, 1e6)
 grace = st.floats(0, 3600)
 instants = st.none() | st.floats(0, 1e11)
 counts = st.integers(0, 2**62)
+plain = st.dictionaries(text, st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | text | st.lists(counts, max_size=3), max_size=3)
 exits = st.builds(
     ExitInfo, code=st.none() | st.integers(0, 255), signal=st.none() | st.integers(1, 64), core_dumped=st.booleans(),
     source=st.sampled_from(["keeper", "script", "start", "lost"]), stop_reason=st.none() | text, detail=st.none() | text, started_at=instants,
     ended_at=instants, user_secs=instants, system_secs=instants, max_rss_bytes=st.none() | counts, survivors_killed=counts,
     termination_message=st.none() | text, last_lines=st.none() | text, stdout_bytes=st.none() | counts, stderr_bytes=st.none() | counts,
-    dropped_bytes=counts,
+    dropped_bytes=counts, report=st.none() | plain,
 )
 executions = st.builds(
     m.Execution, token=tokens, state=st.sampled_from(["starting", "running", "ended"]), op_id=op_ids, pid=st.none() | st.integers(1, 2**22),
@@ -45,6 +46,7 @@ executions = st.builds(
 specs = st.builds(
     m.TaskSpec, command=st.lists(text, max_size=4).map(tuple), run_dir=text, env=st.dictionaries(text, text, max_size=4),
     wrap=st.lists(text, max_size=2).map(tuple), time_limit_secs=st.none() | secs, grace_secs=grace, core_bytes=counts,
+    app=st.none() | st.builds(m.AppInput, simulation_type=st.just("heat"), compute_model=st.just("m"), data=plain),
 )
 ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
     m.Run: st.builds(m.Run, op_id=op_ids, token=tokens, spec=specs),
@@ -55,6 +57,16 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         m.ReadLog, op_id=op_ids, token=tokens, stream=st.sampled_from(["stdout", "stderr"]), offset=counts, limit=st.integers(1, 512 * 1024),
         wait_secs=st.floats(0, 60),
     ),
+    m.Call: st.builds(
+        m.Call, op_id=op_ids, job_cmd=st.sampled_from(get_args(m.JobCmd)), simulation_type=st.sampled_from(["heat", "my_app"]),
+        compute_model=st.sampled_from(["heatAnimation", "m"]), method=st.text(max_size=64), run_dir=st.none() | text, lib_dir=text, data=plain, args=plain,
+        deadline_secs=secs, reply_limit=st.integers(1, m.REPLY_LIMIT),
+    ),
+    m.CancelCall: st.builds(m.CancelCall, op_id=op_ids),
+    m.ReadFile: st.builds(m.ReadFile, op_id=op_ids, run_dir=text, name=text, offset=counts, limit=st.integers(0, 512 * 1024)),
+    m.CallReply: st.builds(m.CallReply, op_id=op_ids, reply=st.binary(max_size=200)),
+    m.FileChunk: st.builds(m.FileChunk, op_id=op_ids, data=st.binary(max_size=200), size=counts, mtime_ns=st.integers(-(2**63), 2**63 - 1)),
+    m.RunReport: st.builds(m.RunReport, token=tokens, report=plain, at=st.floats(0, 1e11)),
     m.Kill: st.builds(m.Kill, reason=text, stop_jobs=st.booleans()),
     m.Alive: st.builds(
         m.Alive, agent_id=op_ids, agent_key=keys, version=text, host=text, boot_id=text, pid=st.integers(1, 2**22), keeper_pid=st.integers(1, 2**22)
@@ -151,7 +163,7 @@ def test_more_keys_than_the_other_end_reads_are_refused_before_they_are_sent() -
         spec = m.TaskSpec(command=("c",), run_dir="d", env={str(i): "" for i in range(n)})
         return m.Run(op_id="o" * 32, token=Token("EPRSqtUW-IVh7w74d-m", 1, 1, "r", 0), spec=spec)
 
-    fixed = 4 + 7 + 3  # of the message, of the spec, of the frame
+    fixed = 4 + 8 + 3  # of the message, of the spec, of the frame
     most = run(MAX_KEYS - fixed)
     assert received(Decoder("to_agent"), Encoder().frames([most])) == [most]
     with pytest.raises(FrameError) as e:

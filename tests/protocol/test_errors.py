@@ -22,7 +22,7 @@ def test_a_refusal_crosses_the_wire_with_all_a_person_needs(code: str) -> None:
 
 def test_only_what_may_pass_is_worth_a_retry() -> None:
     for code, c in CODES.items():
-        assert c.retry == (c.http in (429, 503, 504) or code in ("conflict", "internal")), code
+        assert c.retry == (c.http in (429, 503, 504) or code in ("conflict", "internal", "notReady")), code
 
 
 def test_every_code_that_the_product_uses_is_known() -> None:

@@ -15,7 +15,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.messages import Alive, ToAgent
 from jobscribe.supervisor.core.effects import (
-    ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchTask, ReplyRefusal, ReplyStatus, SetTimer, SettleTasks, StartAgent,
+    AgentReady, ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchTask, ReplyRefusal, ReplyStatus, SetTimer, SettleTasks, StartAgent,
     StopAgent, StopTask,
 )
 from jobscribe.supervisor.core.inputs import (
@@ -195,6 +195,8 @@ class Supervisor:
         match effect:
             case ReplyStatus(handle=handle, jid=jid, serial=serial):
                 self._reply(handle, {"jid": jid, "serial": serial})
+            case AgentReady(handle=handle, key=key):
+                self._reply(handle, key)
             case ReplyRefusal(handle=handle, refusal=refusal):
                 self._reply(handle, refusal)
             case LaunchTask(key=key, token=token, spec=spec):

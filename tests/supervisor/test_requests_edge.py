@@ -37,7 +37,7 @@ def test_a_good_one():
     {"uid": "user001"}, {"uid": "user00011"}, {"uid": "user000\u0031\n"}, {"uid": "us/../r1"}, {"uid": "user000\u0661"}, {"uid": "user000\u043e"},
     {"uid": "user000\0"}, {"simulationId": "../../../"}, {"simulationId": ""}, {"computeModel": "9x"}, {"computeModel": "a-b"},
     {"computeModel": "x" * 65}, {"computeModel": "x\n"}, {"simulationType": "../x"}, {"simulationType": "Upper"}, {"driver": "no such"},
-    {"jobRunMode": "both"}, {"command": []}, {"command": "true"}, {"command": ["a\0b"]}, {"command": [1]}, {"command": None},
+    {"jobRunMode": "both"}, {"command": "true"}, {"command": ["a\0b"]}, {"command": [1]}, {"command": None},
     {"env": {"9A": "x"}}, {"env": {"A=B": "x"}}, {"env": {"A": "x\0"}}, {"timeLimitSecs": 0}, {"timeLimitSecs": -1},
     {"timeLimitSecs": 1e12}, {"graceSecs": -1}, {"graceSecs": 1e5}, {"coreBytes": -1}, {"computeJobHash": "a/b"}, {"nope": 1},
 ])
