@@ -105,4 +105,6 @@ class Count(msgspec.Struct, frozen=True):
 
 
 TaskEffect = LaunchTask | StopTask | FindTasks | SettleTasks
-Effect = ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | EndConnection | SetTimer | ClearTimer | Count
+Effect = (
+    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | EndConnection | SetTimer | ClearTimer | Count
+)

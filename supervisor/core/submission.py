@@ -76,6 +76,8 @@ def with_hash(spec: RunSpec) -> RunSpec:
     """`spec` with a computeJobHash: the caller's, or a digest of what decides the result."""
     if spec.compute_job_hash is not None:
         return spec
-    matters = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()), *((spec.data,) if spec.data else ()))
+    matters: tuple[object, ...] = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()))
+    if spec.data is not None:
+        matters = (*matters, spec.data)
     digest = hashlib.blake2b(msgspec.json.encode(matters, order="deterministic"), digest_size=16).hexdigest()
     return msgspec.structs.replace(spec, compute_job_hash=digest)
