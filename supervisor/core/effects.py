@@ -106,5 +106,6 @@ class Count(msgspec.Struct, frozen=True):
 
 TaskEffect = LaunchTask | StopTask | FindTasks | SettleTasks
 Effect = (
-    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | EndConnection | SetTimer | ClearTimer | Count
+    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect
+    | EndConnection | SetTimer | ClearTimer | Count
 )
