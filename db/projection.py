@@ -37,13 +37,15 @@ def _run(run: Run) -> dict[str, Any]:
     spec = run.spec
     last = run.attempts[-1].tasks[-1] if run.attempts and run.attempts[-1].tasks else None
     state, message = _what(run)
+    report = (run.exit.report if run.exit else None) or {}
     return {
-        "alert": None, "attempts": [_attempt(a) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
+        "alert": report.get("alert"), "attempts": [_attempt(a) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
         "computeJobEnd": run.ended_at, "computeJobHash": spec.compute_job_hash, "computeJobQueued": run.queued_at,
         "computeJobSerial": run.serial, "computeJobStart": run.started_at,
         "driverDetails": {"type": spec.driver, "host": (last.host or last.agent_key.host) if last else None},
         "error": run.error, "isParallel": spec.job_run_mode == "parallel", "jobRunMode": spec.job_run_mode,
         "jobStatusMessage": message, "queueState": state, "reason": run.reason, "reqId": run.req_id, "runDir": run.run_dir,
+        "parallelStatus": report or None,
         "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run),
     }
 

@@ -1,0 +1,213 @@
+"""The front door beside its floors: `python tests/bench/front_bench.py`. Prints a table; asserts nothing.
+
+Floors, in the same run: a bare Flask handler under the same WSGI server with the same number of threads, asked directly and
+through a proxy that adds nothing; everything is asked over kept connections, as browsers do.
+"""
+
+import contextlib
+import http.client
+import http.cookiejar
+import json
+import os
+import re
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+REPEATS = 3
+N = 1000
+CONNECTIONS = 8
+
+FLOOR = """
+import socket, sys
+import flask, waitress
+app = flask.Flask(__name__)
+
+@app.post("/nothing")
+def nothing():
+    flask.request.get_json()
+    return {"state": "ok"}
+
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(128)
+print(s.getsockname()[1], flush=True)
+waitress.serve(app, sockets=[s], threads=%d, _quiet=True)
+"""
+
+
+class Page:
+    """One browser: a kept connection and a cookie."""
+
+    def __init__(self, url: str, cookie: str = "") -> None:
+        self._connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
+        self._headers = {"Content-Type": "application/json", "Cookie": cookie}
+
+    def sign_in(self, name: str) -> "Page":
+        self._connection.request("POST", "/sign-in", urlencode({"name": name}), {"Content-Type": "application/x-www-form-urlencoded"})
+        reply = self._connection.getresponse()
+        reply.read()
+        if "Set-Cookie" not in reply.headers:
+            raise RuntimeError(f"/sign-in: {reply.status}")
+        self._headers["Cookie"] = reply.headers["Set-Cookie"].split(";")[0]
+        return self
+
+    def again(self, url: str) -> "Page":
+        return Page(url, self._headers["Cookie"])
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        self._connection.request(method, path, None if body is None else json.dumps(body), self._headers)
+        reply = self._connection.getresponse()
+        said = reply.read()
+        if reply.status != 200:
+            raise RuntimeError(f"{path}: {reply.status} {said[:400]!r}")
+        return said
+
+    def post(self, path: str, **body: Any) -> Any:
+        return json.loads(self.ask("POST", path, body))
+
+    def run(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Until it is over."""
+        reply: dict[str, Any] = self.post("/run-simulation", **body)
+        while "nextRequest" in reply and reply["nextRequest"]:
+            time.sleep(0.05)
+            reply = self.post("/run-status", **reply["nextRequest"])
+        return reply
+
+
+def sid() -> str:
+    return "".join(c for c in secrets.token_urlsafe(24) if c.isalnum())[:8]
+
+
+@contextlib.contextmanager
+def up(root: Path) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobscribe.cli", "up", "--root", str(root), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://\S+", line)
+    assert found is not None, line
+    try:
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait()
+        for path in root.glob("agent/*/keeper.json"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(json.loads(path.read_text())["pid"], signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def floor(threads: int) -> Iterator[str]:
+    process = subprocess.Popen([sys.executable, "-c", FLOOR % threads], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def rate(action: Callable[[], Any], n: int) -> float:
+    began = time.perf_counter()
+    for _ in range(n):
+        action()
+    return n / (time.perf_counter() - began)
+
+
+def rate_together(actions: list[Callable[[], Any]], n: int) -> float:
+    """Requests a second from several connections at once."""
+    began = time.perf_counter()
+    threads = [threading.Thread(target=rate, args=(a, n // len(actions))) for a in actions]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return n / (time.perf_counter() - began)
+
+
+def times_ms(action: Callable[[], Any], n: int) -> list[float]:
+    out = []
+    for _ in range(n):
+        began = time.perf_counter()
+        action()
+        out.append((time.perf_counter() - began) * 1000)
+    return out
+
+
+def row(what: str, here: str, beside: str, goal: str) -> None:
+    print(f"| {what} | {here} | {beside} | {goal} |", flush=True)
+
+
+def statuses(url: str, page: Page, bare: str) -> None:
+    reply = page.run({"simulationType": "myapp", "simulationId": sid(), "report": "heightWeightReport", "models": {}})
+    heat = {"simulationType": "heat", "simulationId": sid(), "report": "heatAnimation", "models": {"heatAnimation": {}}}
+    done = page.run(heat)
+    asked = {
+        "simulationType": "heat", "simulationId": heat["simulationId"], "report": "heatAnimation", "computeJobHash": done["computeJobHash"],
+        "computeJobSerial": done["computeJobSerial"],
+    }
+    nothing = Page(bare)
+    mine, theirs = [], []
+    for _ in range(REPEATS):
+        mine.append(rate(lambda: page.ask("POST", "/run-status", asked), N))
+        theirs.append(rate(lambda: nothing.ask("POST", "/nothing", {}), N))
+    a, b = statistics.median(mine), statistics.median(theirs)
+    row("run-status, one connection", f"{a:.0f}/s", f"{b:.0f}/s bare Flask handler, no proxy (ratio {a / b:.2f})", ">= 0.8")
+    frame = "*".join(str(x) for x in (
+        0, "heatAnimation", heat["simulationId"], "heat", done["computeJobHash"], done["computeJobSerial"],
+    ))
+    size = len(page.ask("GET", "/simulation-frame/" + quote(frame, safe="*")))
+    ms = times_ms(lambda: page.ask("GET", "/simulation-frame/" + quote(frame, safe="*")), 100)
+    row(f"frame of {size / 1024:.0f} KB, median, p95", f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms", "", "10 ms")
+    assert reply["state"] == "completed"
+
+
+def calls(url: str, page: Page, method: str) -> None:
+    body = {"simulationType": "myapp", "method": method, "args": {}}
+    page.ask("POST", "/stateless-compute", body)
+    ms = times_ms(lambda: page.ask("POST", "/stateless-compute", body), 300)
+    row("warm stateless-compute, median, p95", f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms", "", "3 ms")
+    pages = [page.again(url) for _ in range(CONNECTIONS)]
+    together = statistics.median(rate_together([lambda p=p: p.ask("POST", "/stateless-compute", body) for p in pages], N) for _ in range(REPEATS))
+    row(f"stateless-compute, {CONNECTIONS} connections", f"{together:.0f}/s", "", "500/s")
+
+
+def newcomers(url: str) -> None:
+    pages = [Page(url).sign_in(f"newcomer{n:02d}") for n in range(64)]
+    states: list[str] = []
+
+    def one(page: Page) -> None:
+        body = {"simulationType": "myapp", "simulationId": sid(), "report": "heightWeightReport", "models": {}}
+        states.append(page.run(body)["state"])
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=one, args=(p,)) for p in pages]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    row("64 new users at once, a report each", f"{states.count('completed')} served in {time.perf_counter() - began:.1f} s", "", "all served")
+
+
+def main(method: str = "bmi") -> None:
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}\n")
+    print("| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |", flush=True)
+    with tempfile.TemporaryDirectory(prefix="jobscribe-bench-") as folder, up(Path(folder) / "r") as url, floor(8) as bare:
+        page = Page(url).sign_in("bench")
+        statuses(url, page, bare)
+        calls(url, page, method)
+        newcomers(url)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
