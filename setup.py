@@ -34,12 +34,17 @@ def readme() -> str:
 
 #: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
 AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
-SERVER = ["aiofiles>=24.1", "click>=8.1", "pykern>=20250101", "rich>=13.7"]
+SERVER = ["aiofiles>=24.1", "click>=8.1", "flask>=3.1", "pykern>=20250101", "rich>=13.7", "waitress>=3.0"]
 EXTRAS = {
     "docker": ["docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
+    # the app of this name
+    "heat": ["numpy>=2"],
     "sbatch": ["asyncssh>=2.18"],
-    "test": ["hypothesis>=6.100", "pytest>=8.3", "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "setuptools>=77"],
+    "test": [
+        "hypothesis>=6.100", "numpy>=2", "playwright>=1.50", "pytest>=8.3", "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "requests>=2.32",
+        "schemathesis>=4", "setuptools>=77",
+    ],
     "check": ["import-linter>=2.3", "mypy>=1.15", "ruff>=0.9", "types-aiofiles>=24.1", "types-psutil>=6.1"],
     "bench": ["hyperqueue>=0.21"],
 }

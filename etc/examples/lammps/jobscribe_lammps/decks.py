@@ -1,0 +1,203 @@
+"""Debian's example decks: what of each may be set, and which words of it that changes. No files are read here.
+
+The decks compute in Lennard-Jones units; lengths of their geometry, and velocities, are in lattice spacings.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jobscribe.apps.app import AppError, Field, Model, Report
+
+from .rewriting import Edit, Insert, Values
+
+LOG, DUMP = "log.lammps", "atoms.dump"
+#: The columns of the log, as `thermo_style custom` is told them: name, what it is.
+COLUMNS = {
+    "step": "step", "temp": "temperature", "epair": "potential energy", "etotal": "total energy", "press": "pressure",
+    "pxx": "pressure along x", "pyy": "pressure along y", "vol": "volume",
+}
+CURVES = {
+    "Energy": ("Energy per atom", ("epair", "etotal")),
+    "Temperature": ("Temperature", ("temp",)),
+    "Pressure": ("Pressure", ("pxx", "pyy")),
+}
+#: The columns of a dump's rows.
+ATOM = ("id", "type", "x", "y", "vx", "vy", "c_watched")
+_ROW_BYTES = 52
+#: More than this of atom positions is taken for a mistake.
+_MOST_BYTES = 4_000_000_000
+
+
+class Deck(NamedTuple):
+    """speed: the component of the velocity that is worth a look. atoms: about how many. lift: how far the upper edge will travel."""
+
+    name: str
+    title: str
+    path: str
+    fields: tuple[Field, ...]
+    edits: tuple[Edit, ...]
+    speed: str
+    atoms: Callable[[Values], float]
+    lift: Callable[[Values], float] = lambda values: 0.0
+
+    @property
+    def file(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def coloured(self) -> dict[str, tuple[str, str]]:
+        """Reports that draw atoms: what the colour is, and its column in the dump."""
+        return {
+            self.report(""): ("type", "type"), self.report("Energy"): ("potential energy", "c_watched"),
+            self.report("Velocity"): (f"velocity along {self.speed[1]}", self.speed),
+        }
+
+    @property
+    def curves(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Reports that draw the log: title and columns."""
+        return {self.report(name + "Curve"): said for name, said in CURVES.items()}
+
+    @property
+    def model(self) -> Model:
+        atoms = tuple(Report(name=n, title=f"Atoms by {t}", picture="points") for n, (t, _) in self.coloured.items())
+        curves = tuple(Report(name=n, title=t, picture="curves") for n, (t, _) in self.curves.items())
+        return Model(name=self.report(""), title=self.title, kind="parallel", fields=self.fields, reports=atoms + curves)
+
+    def report(self, what: str) -> str:
+        return f"{self.name}{what}Animation"
+
+    def checked(self, values: Values) -> None:
+        """What bounds of single fields cannot say."""
+        if "crackLength" in values and not values["crackLength"] < values["width"]:  # type: ignore[operator]
+            raise AppError("the crack (crackLength) must be shorter than the plate (width)")
+        frames = int(values["steps"]) // int(values["dumpEvery"]) + 1
+        size = frames * self.atoms(values) * _ROW_BYTES
+        if size > _MOST_BYTES:
+            raise AppError(
+                f"{frames} frames of about {self.atoms(values):.0f} atoms would be {size / 1e9:.0f} GB of positions; "
+                f"{_MOST_BYTES / 1e9:.0f} GB are allowed: write them less often (dumpEvery), or run fewer steps"
+            )
+
+    @property
+    def inserts(self) -> tuple[Insert, ...]:
+        """Columns of our choice in the log, which is written at once; and the positions, by id, so that frames can be compared."""
+        return (
+            Insert("thermo", False, ("thermo_style custom " + " ".join(COLUMNS), "thermo_modify flush yes")),
+            Insert(
+                "run", True,
+                (
+                    "compute watched all pe/atom", f"dump watch all custom {{}} {DUMP} {' '.join(ATOM)}",
+                    "dump_modify watch sort id flush yes format float %.4f",
+                ),
+                lambda v: (int(v["dumpEvery"]),),
+            ),
+        )
+
+
+def _real(name: str) -> Callable[[Values], float]:
+    return lambda values: float(values[name])
+
+
+def _whole(name: str) -> Callable[[Values], float]:
+    return lambda values: int(values[name])
+
+
+def _fields(steps: int, dump: int, thermo: int, timestep: float, temperature: float, seed: int, *more: Field) -> tuple[Field, ...]:
+    return (
+        Field(name="steps", title="Time steps", default=steps, minimum=1, maximum=1_000_000),
+        Field(name="dumpEvery", title="Steps between frames", default=dump, minimum=1, maximum=1_000_000),
+        Field(name="thermoEvery", title="Steps between rows of the log", default=thermo, minimum=1, maximum=1_000_000),
+        Field(name="timestep", title="Time step", default=timestep, minimum=0.00001, maximum=0.5, unit="LJ times"),
+        Field(name="temperature", title="Temperature", default=temperature, minimum=0.0001, maximum=10, unit="epsilon/k"),
+        Field(name="seed", title="Seed of the initial velocities", default=seed, minimum=1, maximum=899_999_999),
+        *more,
+    )
+
+
+def _density(default: float) -> Field:
+    return Field(name="density", title="Density of the lattice", default=default, minimum=0.3, maximum=1.2, unit="1/sigma^2")
+
+
+_RUN = (
+    Edit("run", 1, _whole("steps")), Edit("thermo", 1, _whole("thermoEvery")), Edit("timestep", 1, _real("timestep")),
+    Edit("lattice hex", 2, _real("density")),
+)
+
+
+def _spacing(values: Values) -> float:
+    """From row to row of unit cells of the hexagonal lattice, in sigma."""
+    return math.sqrt(3) * math.sqrt(2 / (math.sqrt(3) * float(values["density"])))
+
+
+def _box(values: Values) -> float:
+    return 2 * float(values["width"]) * float(values["height"])
+
+
+CRACK = Deck(
+    name="crack", title="A crack that grows in a plate under tension", path="crack/in.crack", speed="vy", atoms=_box,
+    lift=lambda v: float(v["pullVelocity"]) * float(v["timestep"]) * int(v["steps"]) * _spacing(v),
+    fields=_fields(
+        5000, 100, 100, 0.003, 0.01, 887723,
+        Field(name="pullVelocity", title="Velocity at which the upper edge is pulled", default=0.3, minimum=0, maximum=5, unit="lattice/LJ time"),
+        Field(name="crackLength", title="Length of the first cut", default=20, minimum=0, maximum=400, unit="lattice spacings"),
+        Field(name="width", title="Width of the plate", default=100, minimum=10, maximum=400, unit="lattice spacings"),
+        Field(name="height", title="Height of the plate", default=40, minimum=10, maximum=200, unit="lattice spacings"),
+        _density(0.93),
+    ),
+    edits=(
+        *_RUN, Edit("region box block", 4, _whole("width")), Edit("region box block", 6, _whole("height")),
+        Edit("region 2 block", 5, lambda v: int(v["height"]) - 1.25),
+        Edit("region leftupper block", 4, _whole("crackLength")), Edit("region leftupper block", 5, lambda v: int(v["height"]) / 2),
+        Edit("region leftlower block", 4, _whole("crackLength")), Edit("region leftlower block", 6, lambda v: int(v["height"]) / 2),
+        Edit("velocity mobile create", 3, _real("temperature")), Edit("velocity mobile create", 4, _whole("seed")),
+        Edit("velocity upper set", 4, _real("pullVelocity")), Edit("velocity mobile ramp", 5, _real("pullVelocity")),
+        Edit("velocity mobile ramp", 8, lambda v: int(v["height"]) - 1.25),
+    ),
+)
+
+FRICTION = Deck(
+    name="friction", title="Two rough surfaces that rub", path="friction/in.friction", speed="vx", atoms=lambda values: 1800.0,
+    fields=_fields(
+        20000, 400, 400, 0.0025, 0.1, 482748,
+        Field(name="slideVelocity", title="Velocity of the upper body", default=1.0, minimum=-10, maximum=10, unit="lattice/LJ time"), _density(0.9),
+    ),
+    edits=(
+        *_RUN, Edit("velocity mobile create", 3, _real("temperature")), Edit("velocity mobile create", 4, _whole("seed")),
+        Edit("fix 3 mobile temp/rescale", 5, _real("temperature")), Edit("fix 3 mobile temp/rescale", 6, _real("temperature")),
+        Edit("velocity hi set", 3, _real("slideVelocity")),
+    ),
+)
+
+_CHANNEL = (
+    Field(name="width", title="Length of the channel", default=20, minimum=5, maximum=200, unit="lattice spacings"),
+    Field(name="height", title="Width of the channel", default=10, minimum=5, maximum=100, unit="lattice spacings"),
+    _density(0.7),
+)
+_FLOW = (
+    *_RUN, Edit("region box block", 4, _whole("width")), Edit("region box block", 6, _whole("height")),
+    Edit("region 2 block", 5, lambda v: int(v["height"]) - 1.25), Edit("velocity flow create", 3, _real("temperature")),
+    Edit("velocity flow create", 4, _whole("seed")), Edit("fix 2 flow temp/rescale", 5, _real("temperature")),
+    Edit("fix 2 flow temp/rescale", 6, _real("temperature")),
+)
+
+COUETTE = Deck(
+    name="couette", title="Flow between a wall at rest and one that moves (Couette)", path="flow/in.flow.couette", speed="vx", atoms=_box,
+    fields=_fields(
+        10000, 200, 200, 0.003, 1.0, 482748,
+        Field(name="wallVelocity", title="Velocity of the upper wall", default=3.0, minimum=-20, maximum=20, unit="lattice/LJ time"), *_CHANNEL,
+    ),
+    edits=(*_FLOW, Edit("velocity upper set", 3, _real("wallVelocity"))),
+)
+
+POISEUILLE = Deck(
+    name="poiseuille", title="Flow that a force drives between two walls (Poiseuille)", path="flow/in.flow.pois", speed="vx", atoms=_box,
+    fields=_fields(
+        10000, 200, 200, 0.003, 1.0, 482748,
+        Field(name="force", title="Force on each atom", default=0.5, minimum=-10, maximum=10, unit="epsilon/sigma"),
+        Field(name="load", title="Force that presses the walls together", default=1.0, minimum=0, maximum=10, unit="epsilon/sigma"), *_CHANNEL,
+    ),
+    edits=(*_FLOW, Edit("fix 6 flow addforce", 4, _real("force")), Edit("fix 5 upper aveforce", 5, lambda v: -float(v["load"]))),
+)
+
+DECKS = (CRACK, FRICTION, COUETTE, POISEUILLE)

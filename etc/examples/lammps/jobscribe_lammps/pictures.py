@@ -1,0 +1,103 @@
+"""What a page is shown of a run: atoms of one moment, and curves of the log up to that moment.
+
+A frame never changes once it is there, because pages and proxies keep it: so a curve ends at its own frame's time step.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobscribe.apps.app import AppError, Frame, Run, Value
+
+from . import dump, thermo
+from .decks import COLUMNS, Deck
+from .rewriting import Values
+
+#: At most so many atoms and rows: a reply stays below 250 KB.
+MOST_ATOMS, MOST_ROWS = 11_000, 4_000
+
+
+def there(folder: Path, spans: Sequence[dump.Span], known: int, every: int) -> int:
+    """How many frames can be asked for, of `known` whose last ones are `spans`: LAMMPS writes a step's positions before its row."""
+    if not spans:
+        return 0
+    return known if _logged(folder, spans[-1].step, every) else known - 1
+
+
+def frame(run: Run, asked: Frame, deck: Deck, values: Values) -> dict[str, Any]:
+    """Raises AppError for a frame that is not there."""
+    span = dump.frame(run.run_dir, asked.index)
+    if span is None or not _logged(run.run_dir, span.step, int(values["thermoEvery"])):
+        frames = dump.count(run.run_dir)
+        raise AppError(f"frame {asked.index} is not there (yet): {frames} have been written")
+    if asked.report in deck.coloured:
+        picture = _atoms(run.run_dir, span, deck, values, *deck.coloured[asked.report])
+    else:
+        title, columns = deck.curves[asked.report]
+        picture = curves(f"{title} until step {span.step}", thermo.rows(run.run_dir, span.step), columns)
+    return picture | {"frameIndex": asked.index, "frameCount": dump.count(run.run_dir)}
+
+
+def curves(title: str, rows: Iterable[tuple[float, ...]], columns: Sequence[str]) -> dict[str, Any]:
+    """These columns over the step."""
+    at = [list(COLUMNS).index(c) for c in columns]
+    picked = [(int(row[0]), *(row[n] for n in at)) for row in rows]
+    finite = [row for row in picked if all(math.isfinite(v) for v in row)]
+    stride = max(1, -(-len(finite) // MOST_ROWS))
+    notes = _notes(stride, "row", len(picked) - len(finite))
+    shown = finite[::stride]
+    steps = [row[0] for row in shown]
+    return {
+        "title": title + notes, "xLabel": "step", "xRange": [steps[0], steps[-1]] if steps else [0, 0], "x": steps,
+        "plots": [{"label": COLUMNS[c], "points": [row[n] for row in shown]} for n, c in enumerate(columns, 1)],
+    }
+
+
+def _atoms(folder: Path, span: dump.Span, deck: Deck, values: Values, label: str, column: str) -> dict[str, Any]:
+    snapshot = dump.read(folder, span, MOST_ATOMS)
+    places = zip(snapshot.column("x"), snapshot.column("y"), snapshot.column(column), strict=True)
+    finite = [p for p in places if all(math.isfinite(v) for v in p)]
+    notes = _notes(snapshot.stride, "atom", len(snapshot.rows) - len(finite))
+    first = snapshot if span.start == 0 else dump.read(folder, _first(folder), 1)
+    return {
+        "title": f"{deck.title}: {label}, step {span.step}{notes}", "xLabel": "x / sigma", "yLabel": "y / sigma",
+        "xRange": _outer(snapshot.x, first.x), "yRange": _outer(snapshot.y, (first.y[0], first.y[1] + deck.lift(values))),
+        "x": [round(p[0], 2) for p in finite], "y": [round(p[1], 2) for p in finite],
+        "value": [int(p[2]) if column == "type" else round(p[2], 3) for p in finite], "valueLabel": label,
+    }
+
+
+def _first(folder: Path) -> dump.Span:
+    span = dump.frame(folder, 0)
+    if span is None:
+        raise AppError("the positions of this run are gone")
+    return span
+
+
+def _logged(folder: Path, step: int, every: int) -> bool:
+    """Has the log come as far as this step's row, if it has one."""
+    last = thermo.last_step(folder)
+    return last is not None and last >= step - step % every
+
+
+def _outer(one: tuple[float, float], other: tuple[float, float]) -> list[float]:
+    """A range that holds both: the picture of a box that grows must not jump."""
+    low, high = min(one[0], other[0]), max(one[1], other[1])
+    return [math.floor(low * 100) / 100, math.ceil(high * 100) / 100]
+
+
+def _notes(stride: int, what: str, odd: int) -> str:
+    notes = [f"every {stride}th {what} shown"] if stride > 1 else []
+    notes += [f"{odd} {what}{'s' * (odd > 1)} without a number left out"] if odd else []
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def columns(asked: Value | list[Any] | None) -> list[str]:
+    """Names of columns, as a page asks for them."""
+    names = [c for c in COLUMNS if c != "step"]
+    if asked is None:
+        return names
+    if not isinstance(asked, list) or not asked or any(c not in names for c in asked):
+        raise AppError(f"columns must be a list of some of: {', '.join(names)}")
+    return list(asked)

@@ -1,0 +1,63 @@
+"""The log that LAMMPS writes: its rows of thermodynamics, and its word about why it stopped."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from .decks import COLUMNS, LOG
+
+_TAIL = 8192
+_ERROR = re.compile(r"^ERROR(?: on proc \d+)?: (.*?)(?: \(\S+:\d+\))?$", re.MULTILINE)
+_COMMAND = re.compile(r"^Last command: (.*)$", re.MULTILINE)
+
+
+def rows(folder: Path, until: float = float("inf")) -> Iterator[tuple[float, ...]]:
+    """The rows up to and with this step, in order. A row that is not whole yet is not there."""
+    try:
+        file = (folder / LOG).open(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            row = _row(line)
+            if row is not None and row[0] <= until:
+                yield row
+
+
+def last_step(folder: Path) -> int | None:
+    """The step of the last row. Reads the end of the log alone: this is asked twice a second."""
+    steps = [int(row[0]) for line in _tail(folder).splitlines(keepends=True)[1:] if (row := _row(line)) is not None]
+    if steps:
+        return steps[-1]
+    # what LAMMPS says at its end is shorter than the tail; so either nothing has been computed, or the log is short
+    return max((int(row[0]) for row in rows(folder)), default=None)
+
+
+def error(folder: Path) -> str | None:
+    """LAMMPS' own last error, with the command that it was about."""
+    tail = _tail(folder)
+    said = _ERROR.findall(tail)
+    if not said:
+        return None
+    command = _COMMAND.findall(tail)
+    return said[-1] + (f" (at the command '{command[-1]}')" if command else "")
+
+
+def _row(line: str) -> tuple[float, ...] | None:
+    words = line.split()
+    if not line.endswith("\n") or len(words) != len(COLUMNS) or not words[0].isdecimal():
+        return None
+    try:
+        return tuple(float(w) for w in words)
+    except ValueError:
+        return None
+
+
+def _tail(folder: Path) -> str:
+    try:
+        with (folder / LOG).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL))
+            return "\n" * (size <= _TAIL) + file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
