@@ -32,7 +32,8 @@ class Evidence:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self._folders = Folders()
+        #: where else somebody waits for a change: one descriptor serves all
+        self.folders = Folders()
 
     def path(self, name: str, file: str) -> Path:
         return self.folder / name / file
@@ -53,7 +54,7 @@ class Evidence:
         chunk = self._look(name, stream, offset, limit, is_over)
         until = time.monotonic() + wait_secs
         while not _worth_telling(chunk) and time.monotonic() < until:
-            with self._folders.watching(str(self.folder / name)) as change:
+            with self.folders.watching(str(self.folder / name)) as change:
                 chunk = await self._wait(change, name, stream, offset, limit, until, is_over)
         return chunk
 

@@ -37,6 +37,7 @@ def contract(token: Token, run_dir: str, evidence: PurePath | str) -> dict[str, 
         "JOBSCRIBE_TASK_INDEX": str(token.index),
         "JOBSCRIBE_RUN_DIR": run_dir,
         "JOBSCRIBE_TERMINATION_MESSAGE": f"{evidence}/termination-message",
+        "JOBSCRIBE_REPORT": f"{evidence}/report.jsonl",
     }
 
 

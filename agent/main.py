@@ -10,24 +10,27 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, op_id, parse_agent_key, parse_token, short_agent, short_op
-from ..protocol.messages import Alive, LogChunk, OpError, ReadLog, Run, TaskSpec, op_name
+from ..protocol.messages import Alive, Call, CancelCall, FileChunk, LogChunk, OpError, ReadFile, ReadLog, Run, TaskSpec, op_name
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import crashpoints, processes
 from ..runtime.log import Direct, Log, log_uncaught
 from ..runtime.outputs import RotatingFile, Stream
+from . import job_input, run_files
 from .evidence import Evidence
 from .job_script import script
 from .keeper_link import KeeperLink
 from .link import Link
 from .login_env import LoginEnvironment
-from .session import Forget, Launch, Output, Quit, Read, Send, Session, Stop
+from .reports import Reports
+from .session import Fetch, Forget, Launch, Output, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from .workers import Workers
 
 TICK_SECS = 2.0
 #: An agent that has nothing to tell does not wait for a supervisor for ever.
@@ -43,15 +46,16 @@ LOG_FILE_BYTES, LOG_FILES = 8 * 1024 * 1024, 2
 def run_agent(keeper_fd: int, root: str) -> None:
     """Serve until the keeper goes away or the supervisor says so."""
     processes.set_title("jobscribe agent", root)
-    asyncio.run(_serve(keeper_fd))
+    asyncio.run(_serve(keeper_fd, root))
 
 
-async def _serve(keeper_fd: int) -> None:
-    await _Agent(keeper_fd).serve()
+async def _serve(keeper_fd: int, root: str) -> None:
+    await _Agent(keeper_fd, root).serve()
 
 
 class _Agent:
-    def __init__(self, keeper_fd: int) -> None:
+    def __init__(self, keeper_fd: int, root: str) -> None:
+        self._root = root
         self._keeper = KeeperLink(keeper_fd, self._keeper_said, self._keeper_gone)
         self._session = Session()
         self._over = asyncio.Event()
@@ -66,16 +70,24 @@ class _Agent:
         self._key: AgentKey
         self._evidence: Evidence
         self._login: LoginEnvironment
+        self._workers: Workers
+        self._apps: tuple[str, ...]
+        self._reports: Reports
+        #: what the keeper said before there was anybody to hear it; None from then on
+        self._early: list[dict[str, Any]] | None = []
 
     async def serve(self) -> None:
         self._keeper.start()
         hello = await self._hello
         self._compose(hello)
         self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
+        self._catch_up(hello["executions"])
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in (*rest, *self._readers.values(), *self._launches):
             task.cancel()
+        self._workers.close()
+        self._reports.close()
         for task in done:
             task.result()
 
@@ -99,6 +111,9 @@ class _Agent:
             Path(config["addressFile"]), str(self._key), config["token"], alive, self._log,
             on_up=self._up, on_message=self._received, on_down=self._down,
         )
+        self._apps = tuple(config.get("apps", ()))
+        self._workers = Workers(self._log, self._login, self._root, folder / "calls", self._apps, self._link.send)
+        self._reports = Reports(self._evidence, self._link.send)
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
 
     # ---- in
@@ -107,6 +122,7 @@ class _Agent:
         self._away_since = None
         self._log("connected")
         self._do(self._session.connected(time.monotonic()))
+        self._reports.again()
 
     def _down(self) -> None:
         self._away_since = time.monotonic()
@@ -114,7 +130,7 @@ class _Agent:
 
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
-        if not isinstance(message, ReadLog):
+        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile):  # a call has its line when it is answered
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, op=short_op(op))
         if isinstance(message, Run):
@@ -126,17 +142,32 @@ class _Agent:
             if not self._hello.done():
                 self._hello.set_result(said)
             return
+        if self._early is not None:
+            self._early.append(said)
+            return
         if said["is"] == "ended":
+            self._reports.leave(parse_token(said["token"]))
             exit_ = said.get("exit") or {}
             self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state=ended code={} signal={} source={}",
                       said["token"].split("/")[0], _short_run_op(said["token"]), said.get("runDir"), exit_.get("code"),
                       exit_.get("signal"), exit_.get("source"), jid=said["token"].split("/")[0])
             self._held.pop(said["name"], None)
-        elif self._busy():
-            self._held[said["name"]] = said
-            asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
-            return
+        else:
+            self._reports.follow(parse_token(said["token"]))
+            if self._busy():
+                self._held[said["name"]] = said
+                asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
+                return
         self._do(self._session.keeper_said(said, time.monotonic()))
+
+    def _catch_up(self, executions: list[dict[str, Any]]) -> None:
+        """What the keeper has, and what it has said since it said so."""
+        for e in executions:
+            if e["state"] == "running":
+                self._reports.follow(parse_token(e["token"]))
+        early, self._early = self._early or [], None
+        for said in early:
+            self._keeper_said(said)
 
     def _busy(self) -> bool:
         """Many starts just now? Counts this one."""
@@ -181,7 +212,13 @@ class _Agent:
                 case Forget():
                     self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
                 case Read():
-                    self._read(output.op)
+                    self._serve_reader(output.op, self._answer(output.op))
+                case StartCall():
+                    self._workers.call(output.op)
+                case StopCall():
+                    self._workers.cancel(output.op_id)
+                case Fetch():
+                    self._serve_reader(output.op, self._fetch(output.op))
                 case Quit():
                     self._log("told to end: {}", output.reason)
                     self._keeper.send({"do": "quit", "stopJobs": output.stop_jobs, "grace": 3.0})
@@ -210,20 +247,26 @@ class _Agent:
             self._do(self._session.launch_failed(token, e.sentence, time.monotonic()))
 
     def _start(self, token: Token, spec: TaskSpec) -> None:
-        text = script(token, spec, self._login.known or {}, self._evidence.folder / token.name, umask=self._login.umask)
+        order: dict[str, Any] = {}
+        evidence = self._evidence.folder / token.name
+        if spec.app is not None:
+            order["input"] = job_input.text(spec.app, spec.run_dir, self._apps)
+            spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
+        text = script(token, spec, self._login.known or {}, evidence, umask=self._login.umask)
         self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, jid=token.jid)
         self._keeper.send({
             "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,
-            "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes,
+            "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes, **order,
         })
 
     # ---- readers
 
-    def _read(self, op: ReadLog) -> None:
+    def _serve_reader(self, op: ReadLog | ReadFile, answering: Coroutine[Any, Any, None]) -> None:
         if len(self._readers) >= MAX_READERS:
+            answering.close()
             self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
             return
-        task = asyncio.get_running_loop().create_task(self._answer(op))
+        task = asyncio.get_running_loop().create_task(answering)
         self._readers[op.op_id] = task
         task.add_done_callback(lambda _: self._readers.pop(op.op_id, None))
 
@@ -237,6 +280,15 @@ class _Agent:
             self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
             return
         self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
+
+    async def _fetch(self, op: ReadFile) -> None:
+        """In a thread, because run directories may lie on a network file system."""
+        try:
+            piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
+        except Refusal as e:
+            self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
+            return
+        self._link.send(FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns))
 
 
 def _short_run_op(token: str) -> str:

@@ -12,12 +12,15 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.exits import ExitInfo
-from ..protocol.ids import Token, op_id, parse_token
+from ..protocol.ids import OpId, Token, op_id, parse_token
 from ..protocol.messages import (
     SNAPSHOT_PAGE,
+    Call,
     Cancel,
+    CancelCall,
     Execution,
     Kill,
+    ReadFile,
     ReadLog,
     Run,
     RunAck,
@@ -67,12 +70,30 @@ class Read(msgspec.Struct, frozen=True):
     op: ReadLog
 
 
+class StartCall(msgspec.Struct, frozen=True):
+    """Have a worker compute this; it is answered whatever becomes of it."""
+
+    op: Call
+
+
+class StopCall(msgspec.Struct, frozen=True):
+    """Nobody waits for this call any more."""
+
+    op_id: OpId
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Answer this reader from a run directory."""
+
+    op: ReadFile
+
+
 class Quit(msgspec.Struct, frozen=True):
     reason: str
     stop_jobs: bool
 
 
-Output = Send | Launch | Stop | Forget | Read | Quit
+Output = Send | Launch | Stop | Forget | Read | StartCall | StopCall | Fetch | Quit
 
 
 class _Known(msgspec.Struct):
@@ -124,6 +145,12 @@ class Session:
                 return self._snapshot(mono)
             case ReadLog():
                 return [Read(message)]
+            case Call():
+                return [StartCall(message)]
+            case CancelCall():
+                return [StopCall(message.op_id)]
+            case ReadFile():
+                return [Fetch(message)]
             case Kill():
                 return [Quit(message.reason, message.stop_jobs)]
             case _:

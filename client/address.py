@@ -17,12 +17,16 @@ CLIENT_FILE = "client.json"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """url: `http://host:port`, without a path. uid: the user that local commands act as. pid: the supervisor's, where known."""
+    """url: `http://host:port` of the supervisor's interface, without a path. uid: the user that local commands act as.
+
+    pid: the supervisor's; front: address of the front door, for browsers; where they are known.
+    """
 
     url: str
     token: str
     uid: Uid
     pid: int | None = None
+    front: str | None = None
 
     def __repr__(self) -> str:
         return f"Address({self.url} u={self.uid})"

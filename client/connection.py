@@ -4,11 +4,12 @@ What may be sent again (a lost connection, an error that says so) is sent again,
 up. Whenever a connection fails the address is looked up anew. What the requests mean is not known here.
 """
 
+import contextlib
 import http.client
 import random
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -59,20 +60,27 @@ class Connection:
 
     def call(self, call: Call) -> Reply:
         """The successful answer; raises ClientError."""
-        return self._repeat(lambda: self._once(call))
+        return self._repeat(lambda: self._once(call), call.at_once)
+
+    def download(self, call: Call, idle_secs: float) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """The successful answer on a connection of its own: the caller reads its body, and closes both. Raises ClientError."""
+        headers = {"Content-Type": "application/json"}
+        return self._repeat(lambda: self.stream(call.path, headers, idle_secs, method=call.method, body=call.body), call.at_once)
 
     def stream(
-        self, path: str, headers: Mapping[str, str], idle_secs: float
+        self, path: str, headers: Mapping[str, str], idle_secs: float, *, method: str = "GET", body: bytes | Iterable[bytes] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """One try at a stream, on a connection of its own, which the caller closes. Raises ClientError."""
+        """One try at what is sent or answered piece by piece, on a connection of its own, which the caller closes. Raises ClientError."""
         address = self._located()
         connection = _opened(address.url)
         try:
-            connection.request("GET", path, headers=headers_for(address) | dict(headers))
+            connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(idle_secs)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before all of it was sent: the answer says why
+                connection.request(method, path, body, headers_for(address) | dict(headers))
             response = connection.getresponse()
-            if response.status != 200:
+            if response.status >= 300:
                 raise from_reply(response.status, response.read())
         except BaseException as e:
             connection.close()
@@ -106,12 +114,14 @@ class Connection:
             self.on_trouble(error, now - (retry.since or now))
         self._sleep(delay)
 
-    def _repeat(self, once: Callable[[], _T]) -> _T:
+    def _repeat(self, once: Callable[[], _T], at_once: frozenset[str] = frozenset()) -> _T:
         retry = Retry(self.budget_secs if self._first_secs is None else self._first_secs)
         while True:
             try:
                 return once()
             except ClientError as e:
+                if e.code in at_once:
+                    raise
                 if not self.let_in_elsewhere(e):
                     self.after_failure(retry, e)
 
@@ -148,7 +158,8 @@ class Connection:
         if self._http is None:
             self._http = _opened(address.url)
         connection = self._http
-        connection.request("POST", call.path, call.body, headers_for(address) | {"Content-Type": "application/json"})
+        content = {} if call.body is None else {"Content-Type": "application/json"}
+        connection.request(call.method, call.path, call.body, headers_for(address) | content)
         assert connection.sock is not None
         connection.sock.settimeout(call.wait_secs + ANSWER_SECS)
         response = connection.getresponse()

@@ -6,12 +6,12 @@ One client belongs to one thread; `copy()` gives another thread its own. All fai
 import http.client
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..protocol.messages import Stream
-from ..protocol.requests import JobList, RunSpec
+from ..protocol.messages import JobCmd, Stream
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFile, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .connection import Connection, OnTrouble, unreachable
@@ -19,6 +19,7 @@ from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
 from .replies import JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
+from .transfers import FileReader, sent
 
 BUDGET_SECS = 30.0
 #: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
@@ -95,10 +96,9 @@ class Client:
         """Submit a command; returns when the run is durable, never waits for it to start."""
         return self.submit(self.spec(command, **options))
 
-    def submit(self, spec: RunSpec, *, force_run: bool = False) -> "Job":
-        """Submit any run: starts it, joins the live one, or finds the finished one with the same hash."""
-        state = self._state(requests.run_simulation(spec, fresh.req_id(), force_run=force_run))
-        return Job(self, state.compute_jid, state.compute_job_serial or 0, state)
+    def submit(self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None) -> "Job":
+        """Submit any run: starts it, joins the live one, or finds the finished one with the same hash (and serial, unless 0)."""
+        return self._job(self._state(requests.run_simulation(spec, req_id or fresh.req_id(), force_run=force_run, serial=serial)))
 
     def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
         """Submit many runs in one request, at most protocol.requests.MAX_BULK; answers in the same order, when all are durable."""
@@ -114,9 +114,9 @@ class Client:
         """A handle on a job that was submitted earlier. serial 0: whichever run is current."""
         return Job(self, jid, serial, None)
 
-    def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0) -> RunState:
+    def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None) -> RunState:
         """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many seconds (at most 20)."""
-        return self._state(requests.run_status(self.uid, jid, serial, wait_secs))
+        return self._state(requests.run_status(self.uid, jid, serial, wait_secs, hash_))
 
     def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
         """The state in which nothing of the run is left; after `timeout` seconds the state as it is then (see `finished`)."""
@@ -134,6 +134,50 @@ class Client:
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
         """Cancel the run; final once this returns. Repeating it is harmless."""
         return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
+
+    # ---- apps
+
+    def apps(self) -> list[str]:
+        """The simulation types that there are."""
+        return [str(name) for name in self._object(requests.apps()).get("apps", [])]
+
+    def begin_session(self, *, driver: str = "local") -> None:
+        """Work is about to begin: have the user's agent on its way. Returns at once."""
+        self._object(requests.begin_session(BeginSession(uid=self.uid, driver=driver)))
+
+    def call(self, job_cmd: JobCmd, simulation_type: str, **fields: Any) -> bytes:
+        """What the app answers, as JSON. fields: those of protocol.requests.CallRequest (method, args, compute_jid, ...).
+
+        A deadline that is over and a crowd that is too large are told at once, not tried again.
+        """
+        request = CallRequest(uid=self.uid, job_cmd=job_cmd, simulation_type=simulation_type, **fields)
+        return self._connection.call(requests.call(request)).body
+
+    def global_resources(self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False) -> dict[str, Any]:
+        """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time; `release` gives them back."""
+        request = GlobalResources(uid=self.uid, simulation_type=simulation_type, simulation_id=simulation_id, ports=ports, release=release)
+        return self._object(requests.global_resources(request))
+
+    # ---- files
+
+    def open_file(self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None) -> FileReader:
+        """A file of the run directory, or a part of it, to be read piece by piece and closed."""
+        request = RunFile(uid=self.uid, compute_jid=jid, compute_job_serial=serial, name=name, offset=offset, length=length)
+        return FileReader(self.url, *self._connection.download(requests.run_file(request), IDLE_SECS))
+
+    def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
+        """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
+        files: list[dict[str, Any]] = self._object(requests.lib_files(self.uid, simulation_type)).get("files", [])
+        return files
+
+    def upload(self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int) -> dict[str, Any]:
+        """Put a file of `size` bytes into the user's library: {"name", "size", "sha256"}. It is there whole or not at all. Tried once."""
+        call = requests.lib_file(self.uid, simulation_type, name, "PUT")
+        return requests.object_of(sent(self._connection, call, pieces, size, IDLE_SECS))
+
+    def delete_file(self, simulation_type: str, name: str) -> None:
+        """Take a file out of the user's library."""
+        self._object(requests.lib_file(self.uid, simulation_type, name, "DELETE"))
 
     # ---- what is known
 

@@ -11,7 +11,8 @@ import msgspec
 
 from ..protocol.errors import CODES
 from ..protocol.requests import (
-    JobList, JobLog, JobStory, RunCancel, RunMany, RunSimulation, RunSpec, RunStatusRequest, Trace,
+    BeginSession, CallRequest, GlobalResources, JobList, JobLog, JobStory, RunCancel, RunFile, RunMany, RunSimulation, RunSpec,
+    RunStatusRequest, Trace,
 )
 from .errors import ClientError, own
 from .replies import JobPage, LoggedEvent, LogPart, RunState
@@ -20,6 +21,12 @@ from .sse import Message
 #: How long one request may be held open by the supervisor when it has nothing to say yet.
 LONG_POLL_SECS = 20.0
 LOG_LIMIT = 256 * 1024
+#: An answer of an app may take so long where its request has no deadline; on top of it comes the start of its agent.
+CALL_SECS, AGENT_SECS = 60.0, 40.0
+#: Files of a library may have to be read to be described.
+LIBRARY_SECS = 60.0
+#: What the caller of an app wants to hear at once: to try again would be to wait as long again, or to add to the crowd.
+_AT_ONCE = frozenset({"deadline", "notReady", "tooManyRequests"})
 
 
 class Headers(Protocol):
@@ -29,11 +36,16 @@ class Headers(Protocol):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """path with its query; body is JSON. wait_secs: for how long the supervisor was asked to hold the answer back."""
+    """path with its query; body is JSON. wait_secs: for how long the supervisor was asked to hold the answer back.
+
+    at_once: codes with which it is not sent again, although it could be.
+    """
 
     path: str
-    body: bytes
+    body: bytes | None
     wait_secs: float = 0.0
+    method: str = "POST"
+    at_once: frozenset[str] = frozenset()
 
 
 def bad_request(sentence: str) -> ClientError:
@@ -47,6 +59,8 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
     Raises ClientError("badRequest") when a value does not have its shape.
     """
     fields = {k: v for k, v in options.items() if v is not None}
+    if not command:
+        raise bad_request("a command has at least one word")
     if any("\0" in word for word in command):
         raise bad_request("a word of a command cannot hold a NUL")
     try:
@@ -58,17 +72,17 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
         raise bad_request(str(e)) from None
 
 
-def run_simulation(spec: RunSpec, req_id: str, *, force_run: bool = False) -> Call:
-    return _post("run-simulation", RunSimulation(req_id=req_id, run=spec, force_run=force_run))
+def run_simulation(spec: RunSpec, req_id: str, *, force_run: bool = False, serial: int = 0) -> Call:
+    return _post("run-simulation", RunSimulation(req_id=req_id, run=spec, force_run=force_run, compute_job_serial=serial))
 
 
 def run_many(specs: Sequence[RunSpec], req_id: str) -> Call:
     return _post("run-many", RunMany(req_id=req_id, runs=tuple(specs)))
 
 
-def run_status(uid: str, jid: str, serial: int = 0, wait_secs: float = 0.0) -> Call:
+def run_status(uid: str, jid: str, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None) -> Call:
     wait_secs = max(0.0, min(wait_secs, LONG_POLL_SECS))
-    request = RunStatusRequest(uid=uid, compute_jid=jid, compute_job_serial=serial, wait_secs=wait_secs)
+    request = RunStatusRequest(uid=uid, compute_jid=jid, compute_job_hash=hash_, compute_job_serial=serial, wait_secs=wait_secs)
     return _post("run-status", request, wait_secs)
 
 
@@ -94,6 +108,36 @@ def job_why(uid: str, jid: str) -> Call:
 
 def trace(id_: str, uid: str | None) -> Call:
     return _post("trace", Trace(id=id_, uid=uid))
+
+
+def call(request: CallRequest) -> Call:
+    made = _post("call", request, (request.deadline_secs or CALL_SECS) + AGENT_SECS)
+    return msgspec.structs.replace(made, at_once=_AT_ONCE)
+
+
+def begin_session(request: BeginSession) -> Call:
+    return _post("begin-session", request)
+
+
+def global_resources(request: GlobalResources) -> Call:
+    return _post("global-resources", request)
+
+
+def run_file(request: RunFile) -> Call:
+    return msgspec.structs.replace(_post("run-file", request, AGENT_SECS), at_once=_AT_ONCE)
+
+
+def apps() -> Call:
+    return Call("/api/apps", None, method="GET")
+
+
+def lib_files(uid: str, simulation_type: str) -> Call:
+    return Call("/api/lib-files?" + urlencode({"uid": uid, "simulationType": simulation_type}), None, LIBRARY_SECS, "GET")
+
+
+def lib_file(uid: str, simulation_type: str, name: str, method: str) -> Call:
+    query = urlencode({"uid": uid, "simulationType": simulation_type, "name": name})
+    return Call("/api/lib-file?" + query, None, LIBRARY_SECS, method)
 
 
 def events_path(after: int, uid: str | None, jid: str | None) -> str:

@@ -35,8 +35,10 @@ class LocalDriver:
     capabilities = Capabilities(tasks="keeper", same_machine=True)
 
     def __init__(self, root: Path, address_file: Path, *, cpu_slots: Capacity, keeper_settings: dict[str, Any] | None = None,
-                 template_log: Any = None) -> None:
+                 apps: tuple[str, ...] = (), template_log: Any = None) -> None:
+        """apps: those that agents know besides the installed ones, as in the setting `apps.also`."""
         self._root = root
+        self._apps = apps
         self._address_file = address_file
         self._cpu_slots = cpu_slots
         self._keeper_settings = keeper_settings or {}
@@ -56,7 +58,7 @@ class LocalDriver:
             **self._keeper_settings, "root": str(self._root), "folder": str(folder), "python": sys.executable,
             "agent": {
                 "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token, "addressFile": str(self._address_file),
-                "cacheDir": str(self._root / "agent"),
+                "cacheDir": str(self._root / "agent"), "apps": list(self._apps),
             },
         }
         said = await self._template.ask({"keeper": config})

@@ -76,6 +76,8 @@ def show(settings: Settings) -> list[Row]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value)
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

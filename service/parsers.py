@@ -14,6 +14,7 @@ Parser = Callable[[Any], Any]
 
 _FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
 _NOTHING = ("", "none", "null")
+_APP = re.compile(r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class Unfit(Exception):
@@ -71,6 +72,18 @@ def pattern(value: Any) -> str:
     except re.error as e:
         raise Unfit(f"must be a regular expression: {e}") from None
     return text(value)
+
+
+def app_list(value: Any) -> tuple[str, ...]:
+    """`name=module:attribute`, any number of them: a list, or text with commas or blanks between."""
+    form = "must be names of apps with their places, as in 'crack=my_apps.crack:app, friction=my_apps.friction:app'"
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(w, str) and _APP.fullmatch(w) for w in words):
+        raise Unfit(form)
+    names = [w.partition("=")[0] for w in words]
+    if len(set(names)) != len(names):
+        raise Unfit(f"{form}; each name once")
+    return tuple(words)
 
 
 def one_of(*choices: str) -> Parser:

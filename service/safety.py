@@ -37,6 +37,15 @@ def problems(settings: Settings) -> Iterator[Refusal]:
         yield from _private("supervisor.agents_tls_key", s.agents_tls_key)
 
 
+def check_server(settings: Settings) -> None:
+    """Raises Refusal("unsafe") with the reason unless a front end may start by itself with these settings."""
+    s = settings.server
+    if s.user_hook is None:
+        raise _unsafe("nobody says who the users are; name a module:function in server.user_hook (for development there is 'jobscribe up')")
+    if not is_loopback(s.ip):
+        raise _unsafe(f"server.ip is {s.ip}, but the front end speaks no TLS: keep it on loopback, behind a proxy that does")
+
+
 def read_secret(path: str) -> str:
     """The server secret in this file. Raises Refusal("unsafe") when others can read it, or it is too easily guessed."""
     for problem in _private("supervisor.server_secret_file", path):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..protocol.errors import Refusal
-from .parsers import Parser, boolean, count, one_of, or_none, pattern, port_number, positive_seconds, seconds, size, text
+from .parsers import Parser, app_list, boolean, count, one_of, or_none, pattern, port_number, positive_seconds, seconds, size, text
 
 
 def _is(default: Any, parser: Parser, about: str) -> Any:
@@ -57,6 +57,21 @@ class LimitSettings:
     op_reply_secs: float = _is(30.0, positive_seconds, "an agent must answer an op within")
     ping_interval_secs: float = _is(20.0, positive_seconds, "between two pings on an agent's connection")
     ping_timeout_secs: float = _is(10.0, positive_seconds, "a ping must be answered within; at most the interval")
+    call_secs: float = _is(30.0, positive_seconds, "an app may compute the answer to a page so long, where the request does not say")
+    calls_per_user: int = _is(64, count, "calls and downloads of one user at once")
+    upload_bytes: int = _is(1024**3, size, "the largest file that a user may upload")
+    lease_secs: float = _is(86400.0, positive_seconds, "ports leased to a simulation are given back when it does not ask for so long")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    ip: str = _is("127.0.0.1", text, "address of the front end")
+    port: int = _is(8000, port_number, "its port; 0 takes a free one")
+    threads: int = _is(16, count, "requests that it answers at once")
+    user_hook: str | None = _is(None, or_none(text), "module:function(request) that says whose a request is; needed outside of `jobscribe up`")
+    may_hook: str | None = _is(None, or_none(text), "module:function(uid, api, simulation_type) that returns what speaks against it")
+    admin_hook: str | None = _is(None, or_none(text), "module:function(uid) that says who may see everybody's jobs")
+    supervisor_url: str | None = _is(None, or_none(text), "address of the supervisor's HTTP interface (default: what its root says)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +89,21 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AppSettings:
+    also: tuple[str, ...] = _is((), app_list, "apps besides the installed ones, as in 'crack=my_apps.crack:app'")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(lambda: os.path.expanduser("~/.jobscribe"), text, "everything the supervisor keeps; on a local disk")
     user_root: str = _is("", text, "users' run directories, the same path on every host that runs jobs (default: user/ in the root)")
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     slots: SlotSettings = field(default_factory=SlotSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     log: LogSettings = field(default_factory=LogSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
+    apps: AppSettings = field(default_factory=AppSettings)
     #: where the values came from, by name; what is not in it is a default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -123,7 +145,8 @@ def _settings() -> dict[str, Setting]:
 
 
 GROUPS: dict[str, type[Any]] = {
-    "supervisor": SupervisorSettings, "slots": SlotSettings, "limits": LimitSettings, "log": LogSettings, "output": OutputSettings,
+    "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "limits": LimitSettings, "log": LogSettings,
+    "output": OutputSettings, "apps": AppSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

@@ -14,6 +14,7 @@ from typing import Any
 import tornado.httpserver
 import tornado.netutil
 
+from ..apps import registry
 from ..db.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
 from ..db.job import Job
 from ..db.records import RecordWriter, catch_up
@@ -33,7 +34,7 @@ from ..service.log import open_log
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
 from . import hub as hub_module
-from . import web
+from .calls import Calls
 from .core.effects import Effect
 from .core.inputs import Now
 from .core.world import Policy
@@ -41,13 +42,19 @@ from .desk import Desk
 from .engine import Engine
 from .feed import Feed
 from .hub import Hub
+from .leases import Leases
+from .library import Library
+from .live import Live
 from .metrics import Counters
 from .outputs import Outputs
 from .performer import Performer
+from .progress import Progress
 from .requests import MAX_BODY
 from .root import Root
+from .uploads import Uploads
+from .web.handler import Services
+from .web.routes import application
 
-APPS = ("command",)
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5
 SWITCH_SECS = 0.0002
@@ -55,15 +62,18 @@ SWITCH_SECS = 0.0002
 Announce = Callable[[dict[str, Any]], None]
 
 
-def main(settings: Settings, announce: Announce) -> None:
-    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered. Raises Refusal before that."""
+def main(settings: Settings, announce: Announce, *, front: str | None = None) -> None:
+    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered. Raises Refusal before that.
+
+    front: address of the front door that is beside it, for client.json.
+    """
     check(settings)
     root = Root(settings.root)
     try:
         _private_memory()
         _prompt_threads()
         processes.set_title("jobscribe supervisor", str(root.path))
-        asyncio.run(_serve(settings, root, announce))
+        asyncio.run(_serve(settings, root, announce, front))
     finally:
         root.close()
 
@@ -79,9 +89,9 @@ def _prompt_threads() -> None:
     sys.setswitchinterval(SWITCH_SECS)
 
 
-async def _serve(settings: Settings, root: Root, announce: Announce) -> None:
+async def _serve(settings: Settings, root: Root, announce: Announce, front: str | None) -> None:
     async with AsyncExitStack() as stack:
-        supervisor = _Supervisor(settings, root)
+        supervisor = _Supervisor(settings, root, front)
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
@@ -91,8 +101,8 @@ async def _serve(settings: Settings, root: Root, announce: Announce) -> None:
 class _Supervisor:
     """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
 
-    def __init__(self, settings: Settings, root: Root) -> None:
-        self._settings, self._root = settings, root
+    def __init__(self, settings: Settings, root: Root, front: str | None) -> None:
+        self._settings, self._root, self._front = settings, root, front
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
         self._fatal: Refusal | None = None
@@ -118,13 +128,17 @@ class _Supervisor:
         self._drivers: dict[str, AgentDriver] = {"local": self._local_driver()}
         self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
         self._engine = Engine(self._policy(), self._store, self)
-        self._hub = Hub(self._engine, self._log, self._counters, self._agent_id, self._session)
+        self._progress = Progress(self._engine, self._counters)
+        self._hub = Hub(self._engine, self._progress, self._log, self._counters, self._agent_id, self._session)
         tasks = self._task_drivers()
         outputs = Outputs(self._hub, tasks, secrets.token_bytes)
         self._desk = Desk(
-            self._engine, self._feed, outputs, self._counters, self._log, self.now, user_root=self._user_root(), apps=APPS,
-            drivers=self._drivers, evidence_root=str(root / "agent"),
+            self._engine, self._feed, outputs, self._progress, self._counters, self._log, self.now, user_root=self._user_root(),
+            apps=registry.names(settings.apps.also), drivers=self._drivers, evidence_root=str(root / "agent"),
         )
+        self._live = Live(self._desk)
+        self._progress.heard = self._live.progressed
+        self._uploads = Uploads(Library(self._user_root(), limit=settings.limits.upload_bytes))
         self._performer.engine, self._performer.hub, self._performer.desk = self._engine, self._hub, self._desk
         self._performer.tasks = tasks
         self._servers: list[tornado.httpserver.HTTPServer] = []
@@ -149,6 +163,7 @@ class _Supervisor:
     def projected(self, job: Job, position: int, at: float) -> None:
         self._records.mark(job, position, at)
         self._desk.projected(job)
+        self._live.changed(job, position)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
         return self._hub.alive()
@@ -180,11 +195,12 @@ class _Supervisor:
             at=self._clock.wall(), session=self._session, pid=os.getpid(), boot_id=self._boot_id, version=VERSION,
         ))
         catch_up(self._store, self._records)
+        self._live.position = self._store.head()
         self._engine.start()
-        port = self._listen(web.application(self._desk, self._secret), s.ip, s.port, body=MAX_BODY + 64 * 1024)
+        port = self._listen(application(self._services()), s.ip, s.port, body=MAX_BODY + 64 * 1024)
         self.url = f"http://{s.ip}:{port}"
         uid = derived_id(str(os.getuid()).encode(), key=hashlib.sha256(self._agents_key).digest())[:8]
-        self._root.publish("client.json", {"url": self.url, "token": self._secret, "uid": uid, "pid": os.getpid()})
+        self._root.publish("client.json", {"url": self.url, "token": self._secret, "uid": uid, "pid": os.getpid(), "front": self._front})
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._told.set)
         self._poker = self._loop.create_task(self._poke())
@@ -203,6 +219,7 @@ class _Supervisor:
             server.stop()
         if hasattr(self, "_poker"):
             self._poker.cancel()
+        await self._live.close()
         await self._performer.close()
         self._dismiss_idle_agents()
         await self._hub.close()
@@ -210,6 +227,7 @@ class _Supervisor:
             await self._append(SupervisorStopped(at=self._clock.wall(), session=self._session, reason="told to stop"))
         for server in self._servers:
             await server.close_all_connections()
+        await self._uploads.close()
         self._feed.close()
         self._records.close()
         self._store.close()
@@ -240,6 +258,14 @@ class _Supervisor:
             raise result
 
     # ---- parts
+
+    def _services(self) -> Services:
+        limits = self._settings.limits
+        calls = Calls(
+            self._desk, self._hub, self._counters, secrets.token_bytes, call_secs=limits.call_secs, per_user=limits.calls_per_user,
+        )
+        leases = Leases(self._root / "leases.json", self._clock.wall, lease_secs=limits.lease_secs)
+        return Services(self._desk, calls, self._live, self._uploads, leases, self._secret)
 
     def _listen(self, application: Any, ip: str, port: int, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> int:
         try:
@@ -278,7 +304,8 @@ class _Supervisor:
         slots, output = self._settings.slots, self._settings.output
         capacity = Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel)
         keeper = {"outputCap": {"head": output.head_bytes, "tail": output.tail_bytes}}
-        return LocalDriver(self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper)
+        also = self._settings.apps.also
+        return LocalDriver(self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper, apps=also)
 
     def _task_drivers(self) -> dict[str, TaskDriver]:
         keeper = KeeperTasks(self._send, self._drivers, secrets.token_bytes)

@@ -15,34 +15,40 @@ import msgspec
 from ..db.job import Job
 from ..drivers.driver import AgentDriver
 from ..protocol.errors import Refusal
-from ..protocol.ids import split_jid
+from ..protocol.ids import AgentKey, split_jid
 from ..protocol.messages import LogChunk
 from ..protocol.requests import JobLog, RunCancel, RunMany, RunSimulation, RunSpec, RunStatusRequest
 from ..runtime.log import Log
-from .core.effects import ReplyRefusal, ReplyStatus
-from .core.inputs import Cancel, Input, Now, Submit
+from .core.effects import AgentReady, ReplyRefusal, ReplyStatus
+from .core.inputs import Cancel, Input, Now, Submit, WantAgent
 from .core.status import missing, status
 from .engine import Durable, Engine
 from .feed import Feed
 from .metrics import Counters
 from .outputs import Outputs
+from .progress import Progress
 from .requests import check_spec
 from .why import why
 
 #: Runs of one bulk request that are decided in one go; between these the loop serves others.
 SLICE = 64
+#: On top of the tries to start an agent: the pauses between them.
+_BETWEEN_STARTS_SECS = 2.0
 
 
 class Desk:
     """What handlers share: the way to the engine and back, and reads of durable state."""
 
     def __init__(
-        self, engine: Engine, feed: Feed, outputs: Outputs, counters: Counters, log: Log, now: Callable[[], Now], *,
+        self, engine: Engine, feed: Feed, outputs: Outputs, progress: Progress, counters: Counters, log: Log, now: Callable[[], Now], *,
         user_root: str, apps: tuple[str, ...], drivers: dict[str, AgentDriver], evidence_root: str,
     ) -> None:
         self.engine, self.feed, self.outputs, self.counters, self.log, self.now = engine, feed, outputs, counters, log, now
+        self.progress = progress
         self.user_root, self.apps, self.drivers, self.evidence_root = user_root, apps, drivers, evidence_root
         self.draining = False
+        #: agents that were asked for ahead of any need
+        self._early: dict[AgentKey, asyncio.Task[None]] = {}
         self._handles = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         #: handles of bulk requests: they are told less, for describing a waiting run means counting who is ahead of it
@@ -51,7 +57,7 @@ class Desk:
 
     # ---- effects
 
-    def perform(self, effect: ReplyStatus | ReplyRefusal) -> None:
+    def perform(self, effect: ReplyStatus | ReplyRefusal | AgentReady) -> None:
         future = self._waiting.pop(effect.handle, None)
         brief = effect.handle in self._brief
         self._brief.discard(effect.handle)
@@ -59,6 +65,9 @@ class Desk:
             return
         if isinstance(effect, ReplyRefusal):
             future.set_exception(effect.refusal)
+            return
+        if isinstance(effect, AgentReady):
+            future.set_result({})
             return
         try:
             future.set_result(self._told(effect, brief))
@@ -75,6 +84,7 @@ class Desk:
 
     def projected(self, job: Job) -> None:
         """A job changed durably: whoever waits for it looks again."""
+        self.progress.settle(job)
         for event in self._watchers.get(job.jid, ()):
             event.set()
 
@@ -136,6 +146,47 @@ class Desk:
     def _run_dir(self, spec: RunSpec) -> str:
         return os.path.join(self.user_root, spec.uid, spec.simulation_type, spec.simulation_id, spec.compute_model)
 
+    # ---- agents
+
+    def agent_key(self, uid: str, driver: str) -> AgentKey:
+        """The agent that answers this user's calls. Raises Refusal("badRequest") for a driver that is not there."""
+        if driver not in self.drivers:
+            raise Refusal("badRequest", f"there is no driver {driver!r}; there are: {', '.join(self.drivers)}")
+        return AgentKey(driver, "sequential", uid, self.engine.policy.hosts.get(driver, "localhost"))
+
+    async def agent(self, key: AgentKey) -> None:
+        """Returns when it is up; it is started if need be. Raises Refusal (agentUnavailable, tooManyRequests, draining)."""
+        view = self.engine.world.agents.get(key)
+        if view is not None and view.phase == "up" and view.synced and not self.draining:
+            return
+        policy = self.engine.policy
+        secs = policy.agent_start_secs * policy.agent_start_tries + _BETWEEN_STARTS_SECS
+        handle, future = self._handle()
+        self.engine.tell(WantAgent(handle, key))
+        try:
+            async with asyncio.timeout(secs):
+                await future
+        except TimeoutError:
+            raise Refusal("agentUnavailable", f"its agent was not up within {secs:g} s") from None
+        finally:
+            self._waiting.pop(handle, None)
+
+    def start_agent(self, key: AgentKey) -> None:
+        """Have it on its way; nobody waits."""
+        if self.draining:
+            raise Refusal("draining", "the supervisor is stopping")
+        if key not in self._early:
+            self._early[key] = asyncio.get_running_loop().create_task(self._start_early(key))
+
+    async def _start_early(self, key: AgentKey) -> None:
+        try:
+            await self.agent(key)
+        except Refusal as e:
+            self.counters.add("refused." + e.code)
+            self.log("{} is not ready for its user: {}", str(key), e.sentence, uid=key.uid)
+        finally:
+            del self._early[key]
+
     # ---- reads
 
     def job(self, uid: str, jid: str) -> Durable:
@@ -146,13 +197,17 @@ class Desk:
         return entry
 
     def describe(self, entry: Durable, *, hash_: str | None = None, serial: int = 0) -> dict[str, Any]:
-        return status(self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial)
+        reply = status(self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial)
+        run = entry.job.run
+        if run is None or reply.get("computeJobSerial") != run.serial:
+            return {**reply, "parallelStatus": None}
+        return {**reply, "simulationType": run.spec.simulation_type, "parallelStatus": self.progress.of(entry.job)}
 
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:
         """At once, or as soon as the run is over (at the latest after wait_secs)."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
-        with self._watching(request.compute_jid) as changed:
+        with self.watching(request.compute_jid) as changed:
             while True:
                 entry = self.job(request.uid, request.compute_jid)
                 reply = self.describe(entry, hash_=request.compute_job_hash, serial=request.compute_job_serial)
@@ -165,7 +220,7 @@ class Desk:
         """Bytes of output; a run that has not started yet is waited for. Raises Refusal."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
-        with self._watching(request.compute_jid) as changed:
+        with self.watching(request.compute_jid) as changed:
             while True:
                 job = self.job(request.uid, request.compute_jid).job
                 run = job.run
@@ -178,7 +233,7 @@ class Desk:
                 await _wait(changed, deadline - loop.time())
 
     @contextlib.contextmanager
-    def _watching(self, jid: str) -> Iterator[asyncio.Event]:
+    def watching(self, jid: str) -> Iterator[asyncio.Event]:
         """Set whenever the job changes durably."""
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(jid, set())

@@ -1,34 +1,55 @@
-"""The agents' end of the supervisor: handshake, one live connection an agent, frames in and out, bounded queues, readers.
+"""The agents' end of the supervisor: handshake, one live connection an agent, frames in and out, bounded queues, questions.
 
-Decides nothing. What an agent says is told to the engine; what comes back for a reader of logs is handed to that reader.
+Decides nothing. What an agent says is told to the engine; what answers a question (a log, a call, a file) is handed to who
+asked it, and how far an execution has come to `progress`.
 """
 
 import asyncio
 import hmac
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tornado.web
 import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
-from ..protocol.errors import Refusal
+from ..protocol.errors import CODES, Refusal
 from ..protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, short_uid
-from ..protocol.messages import Alive, Execution, LogChunk, OpError, RunStatusUpdate, Snapshot, op_name
+from ..protocol.messages import (
+    Alive,
+    CallReply,
+    Execution,
+    FileChunk,
+    LogChunk,
+    OpError,
+    RunReport,
+    RunStatusUpdate,
+    Snapshot,
+    op_name,
+)
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 from .core.world import token_hash
 from .engine import Engine
 from .metrics import Counters
+from .progress import Progress
 
 #: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what was lost).
 MAX_WAITING = 20_000
+
+#: Questions that may wait for answers of one agent.
+MAX_ASKED = 1_024
+#: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
+_QUIET = frozenset({"io", "read_file", "analysis", "cancel_call"})
 
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
 #: Who has connected and does not say `alive` in time is sent away.
 ALIVE_SECS = 10.0
+
+Answer = LogChunk | CallReply | FileChunk
+A = TypeVar("A", LogChunk, CallReply, FileChunk)
 
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 
@@ -40,6 +61,8 @@ class Connection:
         self.hub, self.socket, self.key, self.epoch = hub, socket, key, epoch
         self.alive: Alive | None = None
         self.ops: dict[str, str] = {}
+        #: questions that wait for this agent's answer, by opId
+        self.asked: dict[str, asyncio.Future[Answer]] = {}
         self._encoder, self._decoder = Encoder(), Decoder("to_supervisor")
         self._gaps = 0
         self._waiting: deque[Any] = deque()
@@ -106,11 +129,42 @@ class Connection:
         elif self.alive is None:
             self.hub.counters.add("rejected.malformed")
             self.close("the first message must be alive")
-        elif isinstance(message, LogChunk | OpError) and message.op_id in self.hub.readers:
-            self.hub.answer(message)
+        elif isinstance(message, RunReport):
+            self._report(message)
+        elif isinstance(message, LogChunk | CallReply | FileChunk) or (isinstance(message, OpError) and message.op_id in self.asked):
+            self._answered(message)
         else:
             self._log_receipt(message)
             inputs.append(AgentSaid(self.key, self.epoch, message))
+
+    def _answered(self, message: Answer | OpError) -> None:
+        """To whoever asked this agent; an answer that nobody waits for (any more) is dropped."""
+        future = self.asked.get(message.op_id)
+        if future is None or future.done():
+            self.hub.counters.add("unknownAnswer")
+        elif not isinstance(message, OpError):
+            future.set_result(message)
+        elif message.code in CODES:
+            future.set_exception(Refusal(message.code, message.error))
+        else:
+            self.hub.log("{} refused op={} with a code that is not known here: {}", self, short_op(message.op_id), message.code)
+            future.set_exception(Refusal("internal", f"its agent refused in words that are not known here: {message.error}"))
+
+    def _report(self, message: RunReport) -> None:
+        if self.hub.connections.get(self.key) is not self:
+            return  # an older connection: what it says may be older than what is known
+        try:
+            self.hub.progress.take(self.key, message)
+        except Refusal as e:
+            self.hub.counters.add(e.code)
+            self.hub.log("{} {}", self, e.sentence)
+            self.close(e.sentence)
+
+    def give_up(self) -> None:
+        """Its questions will not be answered any more."""
+        for future in self.asked.values():
+            if not future.done():
+                future.set_exception(Refusal("agentUnavailable", "the connection of its agent ended before it had answered"))
 
     def _alive(self, message: Alive, inputs: list[Input]) -> None:
         if message.agent_key != self.key or message.agent_id != self.hub.agent_id(self.key):
@@ -144,12 +198,11 @@ class Connection:
 class Hub:
     """All live connections, by agent key."""
 
-    def __init__(self, engine: Engine, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str],
+    def __init__(self, engine: Engine, progress: Progress, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str],
                  session: int, *, write_secs: float = 30.0) -> None:
-        self.engine, self.log, self.counters, self.agent_id = engine, log, counters, agent_id
+        self.engine, self.progress, self.log, self.counters, self.agent_id = engine, progress, log, counters, agent_id
         self.write_secs = write_secs
         self.connections: dict[AgentKey, Connection] = {}
-        self.readers: dict[str, asyncio.Future[LogChunk]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # epochs grow over restarts of the supervisor, too
         self._epoch = session << 24
@@ -188,9 +241,11 @@ class Hub:
         self.connections[connection.key] = connection
         if older is not None and older is not connection:
             older.socket.close(1000, "a newer connection of this agent")
+            older.give_up()
 
     def lost(self, connection: Connection) -> None:
         """It is gone, for whatever reason; told once."""
+        connection.give_up()
         if self.connections.get(connection.key) is connection:
             del self.connections[connection.key]
             self.engine.tell(AgentDisconnected(connection.key, connection.epoch))
@@ -208,32 +263,43 @@ class Hub:
         name, op = op_name(message), getattr(message, "op_id", None)
         if name == "run":
             connection.ops[message.op_id] = name
-        if op is not None and name != "io":
+        if op is not None and name not in _QUIET:
             self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), op=short_op(op), uid=key.uid)
         connection.send(message)
         return True
 
-    async def read(self, key: AgentKey, message: Any, timeout: float) -> LogChunk:
-        """Send a reader's op and wait for its answer; raises Refusal."""
-        future: asyncio.Future[LogChunk] = asyncio.get_running_loop().create_future()
-        self.readers[message.op_id] = future
-        try:
-            if not self.send(key, message):
-                raise Refusal("agentUnavailable", "its agent is not connected now")
-            return await asyncio.wait_for(future, timeout)
-        except TimeoutError:
-            raise Refusal("deadline", f"no answer from its agent within {timeout:g} s") from None
-        finally:
-            self.readers.pop(message.op_id, None)
+    async def ask(self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None) -> A:
+        """Send a question and wait for its answer, which is of this kind. Raises Refusal.
 
-    def answer(self, message: LogChunk | OpError) -> None:
-        future = self.readers.get(message.op_id)
-        if future is None or future.done():
-            return
-        if isinstance(message, LogChunk):
-            future.set_result(message)
-        else:
-            future.set_exception(Refusal(message.code, message.error))
+        give_up: what is sent when nobody waits any more, because the time is over or the caller was canceled.
+        """
+        connection = self.connections.get(key)
+        if connection is None:
+            raise Refusal("agentUnavailable", "its agent is not connected now")
+        if len(connection.asked) >= MAX_ASKED:
+            raise Refusal("tooManyRequests", f"{MAX_ASKED} questions wait for the same agent already")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        connection.asked[message.op_id] = future
+        try:
+            self.send(key, message)
+            async with asyncio.timeout(timeout):
+                answer = await future
+        except TimeoutError:
+            self._give_up(connection, give_up)
+            raise Refusal("deadline", f"no answer from its agent within {timeout:g} s") from None
+        except asyncio.CancelledError:
+            self._give_up(connection, give_up)
+            raise
+        finally:
+            del connection.asked[message.op_id]
+        if not isinstance(answer, kind):
+            self.counters.add("unknownAnswer")
+            raise Refusal("internal", f"its agent answered {op_name(message)} with {op_name(answer)}")
+        return answer
+
+    def _give_up(self, connection: Connection, message: Any) -> None:
+        if message is not None and self.connections.get(connection.key) is connection:
+            self.send(connection.key, message)
 
     def alive(self) -> list[tuple[AgentKey, int, Alive]]:
         return [(c.key, c.epoch, c.alive) for c in self.connections.values() if c.alive is not None]
@@ -245,6 +311,7 @@ class Hub:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_SECS)
         for connection in list(self.connections.values()):
             connection.socket.close(1001, "the supervisor stops")
+            connection.give_up()
         self.connections.clear()
         for task in list(self._tasks):
             task.cancel()

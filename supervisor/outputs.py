@@ -41,7 +41,7 @@ class Outputs:
             op_id=base62(self._entropy(32), 32), token=task.token, stream=request.stream, offset=offset,
             limit=request.limit, wait_secs=request.wait_secs,
         )
-        return await self._hub.read(task.agent_key, op, request.wait_secs + ANSWER_SECS)
+        return await self._hub.ask(task.agent_key, op, request.wait_secs + ANSWER_SECS, LogChunk)
 
     async def _from_evidence(self, task: Task, request: JobLog, offset: int) -> LogChunk:
         while True:

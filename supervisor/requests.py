@@ -10,6 +10,11 @@ from ..protocol.redaction import is_secret
 from ..protocol.requests import RunSpec
 
 MAX_BODY = 8 * 1024 * 1024
+#: What an app is given with a run or a call: bytes of JSON, levels, keys, list elements. It travels in one message to the agent,
+#: and what `protocol.codec` there would refuse has to be refused here.
+MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_KEYS, MAX_DATA_ITEMS = 256 * 1024, 10, 8_000, 90_000
+#: The app that runs what the request says; all others run what they make of its data.
+COMMAND = "command"
 
 T = TypeVar("T")
 
@@ -40,6 +45,12 @@ def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:
     """What the shape of a run cannot say. Raises Refusal."""
     if spec.simulation_type not in apps:
         raise Refusal("unknownApp", f"there is no app {spec.simulation_type!r}; there are: {', '.join(apps)}")
+    if spec.simulation_type == COMMAND and (not spec.command or spec.data is not None):
+        raise Refusal("badRequest", "the app 'command' takes a `command` of at least one word, and no `data`")
+    if spec.simulation_type != COMMAND and (spec.command or spec.data is None):
+        raise Refusal("badRequest", f"the app {spec.simulation_type!r} takes `data`, and no `command`: it makes that itself")
+    if spec.data is not None:
+        check_data("data", spec.data)
     for name in spec.env:
         if name.startswith("JOBSCRIBE_"):
             raise Refusal("badRequest", f"the environment variable {name} is set by the system, not by a request")
@@ -49,6 +60,27 @@ def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:
     size = sum(len(a) for a in (*spec.wrap, *spec.command)) + sum(len(k) + len(v) for k, v in spec.env.items())
     if size > 512 * 1024:
         raise Refusal("tooLarge", f"command and environment take {size} characters; the limit is {512 * 1024}")
+
+
+def check_data(name: str, data: dict[str, Any]) -> None:
+    """Can an agent be told this? Raises Refusal (tooLarge, tooDeep, badRequest)."""
+    _check_members(name, data, MAX_DATA_DEPTH, {dict: MAX_DATA_KEYS, list: MAX_DATA_ITEMS})
+    size = len(msgspec.json.encode(data))
+    if size > MAX_DATA:
+        raise Refusal("tooLarge", f"`{name}` takes {size} bytes; the limit is {MAX_DATA}")
+
+
+def _check_members(name: str, value: Any, room: int, left: dict[type[Any], int]) -> None:
+    if isinstance(value, dict | list):
+        if room == 0:
+            raise Refusal("tooDeep", f"`{name}` is nested deeper than {MAX_DATA_DEPTH} levels")
+        left[type(value)] -= len(value)
+        if left[type(value)] < 0:
+            raise Refusal("tooLarge", f"`{name}` has more than {MAX_DATA_KEYS} keys or {MAX_DATA_ITEMS} elements; give it as a file")
+        for member in value.values() if isinstance(value, dict) else value:
+            _check_members(name, member, room - 1, left)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise Refusal("badRequest", f"`{name}` has a whole number of more than 64 bits")
 
 
 def _sentence(text: str) -> str:

@@ -129,6 +129,8 @@ class Jobs:
             raise StartFailed("its keeper is about to end", consumed=False)
         if not isinstance(run_dir, str) or not run_dir.startswith("/") or "\0" in run_dir or not isinstance(script, str):
             raise StartFailed("its start order is not complete: an absolute run directory and a script are needed", consumed=False)
+        if not isinstance(order.get("input"), str | None):
+            raise StartFailed("its start order holds an input that is no text", consumed=False)
         if "\0" in e.token or not (limit is None or isinstance(limit, int | float)) or not isinstance(grace, int | float | None):
             raise StartFailed("its start order holds a wrong token, limit or grace", consumed=False)
         e.run_dir, e.limit = run_dir, limit

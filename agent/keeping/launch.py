@@ -14,7 +14,7 @@ import time
 
 from ...runtime import crashpoints, processes
 from .execution import Execution
-from .layout import LOCK, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, try_write_json, write
+from .layout import INPUT, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, try_write_json, write
 from .say import say
 
 TYPE_CHECKING = False
@@ -82,6 +82,9 @@ class Launcher:
     def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
         script: str = order["script"]
         write(f"{e.folder}/{SCRIPT}", script.encode("utf-8", "surrogateescape"), 0o700)
+        if order.get("input") is not None:
+            write(f"{e.folder}/{INPUT}", order["input"].encode())
+            write(f"{e.folder}/{REPORT}", b"")  # who waits for reports has something to look at
         e.lock_fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert e.run_dir is not None

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 
+from ...protocol import reports
 from ...runtime.filesystems import write_atomically
 from .say import say
 
@@ -25,6 +26,8 @@ SCRIPT, LOCK, SIGNAL = "script.sh", "lock", "signal"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
 MESSAGE = "termination-message"
+#: what an app's job command is to do, and what a job says of itself while it runs, a line of JSON a time
+INPUT, REPORT = "input.json", "report.jsonl"
 DROPPED = ".dropped"
 
 MESSAGE_BYTES = 4096
@@ -126,6 +129,23 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def last_lines(path: str) -> str | None:
     """The end of a log, for people: at most 20 lines and 2 KiB."""
+    end = _tail(path, _LAST_BYTES)
+    if end is None:
+        return None
+    lines = end[1].decode("utf-8", "replace").splitlines()
+    if end[0] and len(lines) > 1:
+        lines = lines[1:]
+    return "\n".join(lines[-_LAST_LINES:]) or None
+
+
+def last_report(path: str) -> dict[str, Any] | None:
+    """The newest report in a file of them; None where there is none."""
+    end = _tail(path, 2 * reports.LIMIT)
+    return None if end is None else reports.newest(end[1], from_start=end[0] == 0)
+
+
+def _tail(path: str, limit: int) -> tuple[int, bytes] | None:
+    """(where it begins, the last `limit` bytes) of a regular file that has any."""
     fd = _opened(path)
     if fd is None:
         return None
@@ -133,11 +153,7 @@ def last_lines(path: str) -> str | None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return None
-        begin = max(0, status.st_size - _LAST_BYTES)
-        text = os.pread(fd, _LAST_BYTES, begin).decode("utf-8", "replace")
+        begin = max(0, status.st_size - limit)
+        return begin, os.pread(fd, limit, begin)
     finally:
         os.close(fd)
-    lines = text.splitlines()
-    if begin and len(lines) > 1:
-        lines = lines[1:]
-    return "\n".join(lines[-_LAST_LINES:]) or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from .layout import EXIT_CODE, MESSAGE, MESSAGE_BYTES, SIGNAL, STDERR, STDOUT, last_lines, read
+from .layout import EXIT_CODE, MESSAGE, MESSAGE_BYTES, REPORT, SIGNAL, STDERR, STDOUT, last_lines, last_report, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> di
     message = read(f"{e.folder}/{MESSAGE}", MESSAGE_BYTES)
     if message:
         out["terminationMessage"] = message.decode("utf-8", "replace")
+    report = last_report(f"{e.folder}/{REPORT}")
+    if report is not None:
+        out["report"] = report
     if out.get("code") != 0:
         out["lastLines"] = last_lines(f"{e.folder}/{STDERR}") or last_lines(f"{e.folder}/{STDOUT}")
     return out

@@ -41,6 +41,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now) -> dict[
     exit_ = run.exit
     reply: dict[str, Any] = {
         "state": run.status, "computeJid": job.jid, "computeJobHash": run.spec.compute_job_hash, "computeJobSerial": run.serial,
+        "simulationType": run.spec.simulation_type,
         "computeJobQueued": run.queued_at, "computeJobStart": run.started_at, "computeJobEnd": run.ended_at,
         "elapsedTime": _elapsed(run, now), "reason": run.reason, "error": run.error, "queueState": waits, "jobStatusMessage": sentence,
         "known": known, "since": since, "over": not run.busy, "exit": msgspec.to_builtins(exit_) if exit_ else None,

@@ -187,7 +187,7 @@ async def test_many_readers_of_many_executions_share_one_descriptor_and_give_it_
         _append(tmp_path / f"{n}" / "stdout.log", b"%d" % n)
     chunks = await asyncio.wait_for(asyncio.gather(*readers), 5)
     assert [c.data for c in chunks] == [b"%d" % (n % 20) for n in range(60)]
-    assert evidence._folders._watches == {}
+    assert evidence.folders._watches == {}
 
 
 async def test_a_stream_is_followed_to_its_end_while_it_is_written(folder: Path, log: Path, running: Running) -> None:

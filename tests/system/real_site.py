@@ -71,15 +71,16 @@ class Answer(NamedTuple):
 class Site:
     """sets: `--set` settings. env: added to the supervisor's environment.
 
-    obeys_permissions: where the tests run as root, without root's power over all files.
+    obeys_permissions: where the tests run as root, without root's power over all files. python: another interpreter than ours.
     """
 
     def __init__(
         self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, obeys_permissions: bool = False, command: str = "up",
+        python: str = sys.executable,
     ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
         self.root = self.place / "r"
-        self._sets, self._env, self._command = tuple(sets), env or {}, command
+        self._sets, self._env, self._command, self._python = tuple(sets), env or {}, command, python
         self._before = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: http.client.HTTPConnection | None = None
@@ -89,7 +90,7 @@ class Site:
 
     def arguments(self) -> list[str]:
         sets = [a for s in self._sets for a in ("--set", s)]
-        return [sys.executable, "-m", "jobscribe.cli", "--root", str(self.root), self._command, "--port", "0", *sets]
+        return [self._python, "-m", "jobscribe.cli", "--root", str(self.root), self._command, "--port", "0", *sets]
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
         """A supervisor process, which may or may not come up."""

@@ -115,6 +115,18 @@ def _fields(steps: int, dump: int, thermo: int, timestep: float, temperature: fl
     )
 
 
+def _speed(name: str, title: str, default: float, minimum: float, maximum: float) -> Field:
+    return Field(name=name, title=title, default=default, minimum=minimum, maximum=maximum, unit="lattice spacings/LJ time")
+
+
+def _length(name: str, title: str, default: int, minimum: int, maximum: int) -> Field:
+    return Field(name=name, title=title, default=default, minimum=minimum, maximum=maximum, unit="lattice spacings")
+
+
+def _force(name: str, title: str, default: float, minimum: float, maximum: float) -> Field:
+    return Field(name=name, title=title, default=default, minimum=minimum, maximum=maximum, unit="epsilon/sigma")
+
+
 def _density(default: float) -> Field:
     return Field(name="density", title="Density of the lattice", default=default, minimum=0.3, maximum=1.2, unit="1/sigma^2")
 
@@ -130,20 +142,18 @@ def _spacing(values: Values) -> float:
     return math.sqrt(3) * math.sqrt(2 / (math.sqrt(3) * float(values["density"])))
 
 
-def _box(values: Values) -> float:
+def _hexagonal(values: Values) -> float:
     return 2 * float(values["width"]) * float(values["height"])
 
 
 CRACK = Deck(
-    name="crack", title="A crack that grows in a plate under tension", path="crack/in.crack", speed="vy", atoms=_box,
+    name="crack", title="A crack that grows in a plate under tension", path="crack/in.crack", speed="vy", atoms=_hexagonal,
     lift=lambda v: float(v["pullVelocity"]) * float(v["timestep"]) * int(v["steps"]) * _spacing(v),
     fields=_fields(
         5000, 100, 100, 0.003, 0.01, 887723,
-        Field(name="pullVelocity", title="Velocity at which the upper edge is pulled", default=0.3, minimum=0, maximum=5, unit="lattice/LJ time"),
-        Field(name="crackLength", title="Length of the first cut", default=20, minimum=0, maximum=400, unit="lattice spacings"),
-        Field(name="width", title="Width of the plate", default=100, minimum=10, maximum=400, unit="lattice spacings"),
-        Field(name="height", title="Height of the plate", default=40, minimum=10, maximum=200, unit="lattice spacings"),
-        _density(0.93),
+        _speed("pullVelocity", "Velocity at which the upper edge is pulled", 0.3, 0, 5),
+        _length("crackLength", "Length of the first cut", 20, 0, 400), _length("width", "Width of the plate", 100, 10, 400),
+        _length("height", "Height of the plate", 40, 10, 200), _density(0.93),
     ),
     edits=(
         *_RUN, Edit("region box block", 4, _whole("width")), Edit("region box block", 6, _whole("height")),
@@ -160,7 +170,7 @@ FRICTION = Deck(
     name="friction", title="Two rough surfaces that rub", path="friction/in.friction", speed="vx", atoms=lambda values: 1800.0,
     fields=_fields(
         20000, 400, 400, 0.0025, 0.1, 482748,
-        Field(name="slideVelocity", title="Velocity of the upper body", default=1.0, minimum=-10, maximum=10, unit="lattice/LJ time"), _density(0.9),
+        _speed("slideVelocity", "Velocity of the upper body", 1.0, -10, 10), _density(0.9),
     ),
     edits=(
         *_RUN, Edit("velocity mobile create", 3, _real("temperature")), Edit("velocity mobile create", 4, _whole("seed")),
@@ -170,9 +180,7 @@ FRICTION = Deck(
 )
 
 _CHANNEL = (
-    Field(name="width", title="Length of the channel", default=20, minimum=5, maximum=200, unit="lattice spacings"),
-    Field(name="height", title="Width of the channel", default=10, minimum=5, maximum=100, unit="lattice spacings"),
-    _density(0.7),
+    _length("width", "Length of the channel", 20, 5, 200), _length("height", "Width of the channel", 10, 5, 100), _density(0.7),
 )
 _FLOW = (
     *_RUN, Edit("region box block", 4, _whole("width")), Edit("region box block", 6, _whole("height")),
@@ -182,20 +190,19 @@ _FLOW = (
 )
 
 COUETTE = Deck(
-    name="couette", title="Flow between a wall at rest and one that moves (Couette)", path="flow/in.flow.couette", speed="vx", atoms=_box,
+    name="couette", title="Flow along a wall that moves (Couette)", path="flow/in.flow.couette", speed="vx", atoms=_hexagonal,
     fields=_fields(
         10000, 200, 200, 0.003, 1.0, 482748,
-        Field(name="wallVelocity", title="Velocity of the upper wall", default=3.0, minimum=-20, maximum=20, unit="lattice/LJ time"), *_CHANNEL,
+        _speed("wallVelocity", "Velocity of the upper wall", 3.0, -20, 20), *_CHANNEL,
     ),
     edits=(*_FLOW, Edit("velocity upper set", 3, _real("wallVelocity"))),
 )
 
 POISEUILLE = Deck(
-    name="poiseuille", title="Flow that a force drives between two walls (Poiseuille)", path="flow/in.flow.pois", speed="vx", atoms=_box,
+    name="poiseuille", title="Flow that a force drives (Poiseuille)", path="flow/in.flow.pois", speed="vx", atoms=_hexagonal,
     fields=_fields(
         10000, 200, 200, 0.003, 1.0, 482748,
-        Field(name="force", title="Force on each atom", default=0.5, minimum=-10, maximum=10, unit="epsilon/sigma"),
-        Field(name="load", title="Force that presses the walls together", default=1.0, minimum=0, maximum=10, unit="epsilon/sigma"), *_CHANNEL,
+        _force("force", "Force on each atom", 0.5, -10, 10), _force("load", "Force that presses the walls together", 1.0, 0, 10), *_CHANNEL,
     ),
     edits=(*_FLOW, Edit("fix 6 flow addforce", 4, _real("force")), Edit("fix 5 upper aveforce", 5, lambda v: -float(v["load"]))),
 )

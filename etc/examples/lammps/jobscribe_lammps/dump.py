@@ -30,28 +30,26 @@ class Span(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """One frame. rows: the words of each line of an atom; every `stride`-th of `atoms`. x, y: the box."""
+    """One frame. x, y: the box. words: what stands of each atom, one atom after the other; one is shown of every `stride`."""
 
     step: int
     atoms: int
     stride: int
     x: tuple[float, float]
     y: tuple[float, float]
-    rows: list[list[bytes]]
+    words: list[bytes]
 
     def column(self, name: str) -> list[float]:
-        at = ATOM.index(name)
-        return [float(row[at]) for row in self.rows]
+        return [float(w) for w in self.words[ATOM.index(name)::len(ATOM) * self.stride]]
 
 
-def extend(folder: Path) -> list[Span]:
-    """Write down the frames that have come since the last time. Returns the last two frames there are, at most."""
-    fresh = list(_scan(folder, _end(folder)))
+def extend(folder: Path) -> int:
+    """Write down the frames that have come since the last time; returns how many there are."""
+    fresh = b"".join(_RECORD.pack(*span) for span in _scan(folder, _end(folder)))
     if fresh:
         with (folder / INDEX).open("ab") as file:
-            file.write(b"".join(_RECORD.pack(*span) for span in fresh))
-    known = _size(folder)
-    return [_record(folder, n) for n in range(max(0, known - 2), known)]
+            file.write(fresh)
+    return _size(folder)
 
 
 def count(folder: Path) -> int:
@@ -69,14 +67,26 @@ def frame(folder: Path, index: int) -> Span | None:
 
 
 def read(folder: Path, span: Span, most: int) -> Snapshot:
-    """The frame, with every n-th atom alone if it has more than `most`."""
+    """The frame, or every n-th atom of it if there are more than `most`. The same atoms in every frame: they are sorted by id."""
     with (folder / DUMP).open("rb") as file:
         file.seek(span.start)
-        lines = file.read(span.end - span.start).split(b"\n")
-    atoms = len(lines) - _HEAD - 1
-    stride = max(1, -(-atoms // most))
-    x, y = (tuple(float(w) for w in lines[n].split()[:2]) for n in (5, 6))
-    return Snapshot(span.step, atoms, stride, (x[0], x[1]), (y[0], y[1]), [line.split() for line in lines[_HEAD:-1:stride]])
+        lines = file.read(span.end - span.start).split(b"\n", _HEAD)
+    atoms, words = int(lines[3]), lines[_HEAD].split()
+    if len(words) != atoms * len(ATOM):
+        raise AppError(f"the frame of step {span.step} in {DUMP} is damaged")
+    return Snapshot(span.step, atoms, max(1, -(-atoms // most)), _bounds(lines[5]), _bounds(lines[6]), words)
+
+
+def box(folder: Path) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The bounds in x and y of the first frame."""
+    with (folder / DUMP).open("rb") as file:
+        lines = [file.readline() for _ in range(_HEAD)]
+    return _bounds(lines[5]), _bounds(lines[6])
+
+
+def _bounds(line: bytes) -> tuple[float, float]:
+    low, high = line.split()
+    return float(low), float(high)
 
 
 def _size(folder: Path) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobscribe.apps.app import AppError, Frame, Run, Value
+from jobscribe.apps.app import AppError, Frame, Run
 
 from . import dump, thermo
 from .decks import COLUMNS, Deck
@@ -18,11 +18,10 @@ from .rewriting import Values
 MOST_ATOMS, MOST_ROWS = 11_000, 4_000
 
 
-def there(folder: Path, spans: Sequence[dump.Span], known: int, every: int) -> int:
-    """How many frames can be asked for, of `known` whose last ones are `spans`: LAMMPS writes a step's positions before its row."""
-    if not spans:
-        return 0
-    return known if _logged(folder, spans[-1].step, every) else known - 1
+def there(folder: Path, known: int, every: int) -> int:
+    """How many of the `known` frames of the dump can be asked for: LAMMPS writes a step's positions before its row of the log."""
+    last = dump.frame(folder, known - 1)
+    return known if last is None or _logged(folder, last.step, every) else known - 1
 
 
 def frame(run: Run, asked: Frame, deck: Deck, values: Values) -> dict[str, Any]:
@@ -34,8 +33,8 @@ def frame(run: Run, asked: Frame, deck: Deck, values: Values) -> dict[str, Any]:
     if asked.report in deck.coloured:
         picture = _atoms(run.run_dir, span, deck, values, *deck.coloured[asked.report])
     else:
-        title, columns = deck.curves[asked.report]
-        picture = curves(f"{title} until step {span.step}", thermo.rows(run.run_dir, span.step), columns)
+        title, usual = deck.curves[asked.report]
+        picture = curves(f"{title} until step {span.step}", thermo.rows(run.run_dir, span.step), columns(asked.args.get("columns"), usual))
     return picture | {"frameIndex": asked.index, "frameCount": dump.count(run.run_dir)}
 
 
@@ -56,23 +55,16 @@ def curves(title: str, rows: Iterable[tuple[float, ...]], columns: Sequence[str]
 
 def _atoms(folder: Path, span: dump.Span, deck: Deck, values: Values, label: str, column: str) -> dict[str, Any]:
     snapshot = dump.read(folder, span, MOST_ATOMS)
-    places = zip(snapshot.column("x"), snapshot.column("y"), snapshot.column(column), strict=True)
-    finite = [p for p in places if all(math.isfinite(v) for v in p)]
-    notes = _notes(snapshot.stride, "atom", len(snapshot.rows) - len(finite))
-    first = snapshot if span.start == 0 else dump.read(folder, _first(folder), 1)
+    places = list(zip(snapshot.column("x"), snapshot.column("y"), snapshot.column(column), strict=True))
+    finite = [p for p in places if math.isfinite(p[0]) and math.isfinite(p[1]) and math.isfinite(p[2])]
+    notes = _notes(snapshot.stride, "atom", len(places) - len(finite))
+    first = dump.box(folder)
     return {
         "title": f"{deck.title}: {label}, step {span.step}{notes}", "xLabel": "x / sigma", "yLabel": "y / sigma",
-        "xRange": _outer(snapshot.x, first.x), "yRange": _outer(snapshot.y, (first.y[0], first.y[1] + deck.lift(values))),
+        "xRange": _outer(snapshot.x, first[0]), "yRange": _outer(snapshot.y, (first[1][0], first[1][1] + deck.lift(values))),
         "x": [round(p[0], 2) for p in finite], "y": [round(p[1], 2) for p in finite],
         "value": [int(p[2]) if column == "type" else round(p[2], 3) for p in finite], "valueLabel": label,
     }
-
-
-def _first(folder: Path) -> dump.Span:
-    span = dump.frame(folder, 0)
-    if span is None:
-        raise AppError("the positions of this run are gone")
-    return span
 
 
 def _logged(folder: Path, step: int, every: int) -> bool:
@@ -88,16 +80,16 @@ def _outer(one: tuple[float, float], other: tuple[float, float]) -> list[float]:
 
 
 def _notes(stride: int, what: str, odd: int) -> str:
-    notes = [f"every {stride}th {what} shown"] if stride > 1 else []
+    notes = [f"1 of {stride} {what}s shown"] if stride > 1 else []
     notes += [f"{odd} {what}{'s' * (odd > 1)} without a number left out"] if odd else []
     return f" ({', '.join(notes)})" if notes else ""
 
 
-def columns(asked: Value | list[Any] | None) -> list[str]:
-    """Names of columns, as a page asks for them."""
+def columns(asked: Any, usual: Sequence[str]) -> Sequence[str]:
+    """Names of columns of the log, as a page asks for them; the usual ones if it does not."""
     names = [c for c in COLUMNS if c != "step"]
     if asked is None:
-        return names
+        return usual
     if not isinstance(asked, list) or not asked or any(c not in names for c in asked):
         raise AppError(f"columns must be a list of some of: {', '.join(names)}")
-    return list(asked)
+    return asked

@@ -39,11 +39,10 @@ def prepare(run: Run) -> Prepared:
 
 def progress(run: Run) -> dict[str, Any]:
     values = parameters(run.data, run.model)
-    spans = dump.extend(run.run_dir)
-    known = dump.count(run.run_dir)
+    known = dump.extend(run.run_dir)
     step = thermo.last_step(run.run_dir) or 0
     return {
-        "frameCount": pictures.there(run.run_dir, spans, known, int(values["thermoEvery"])),
+        "frameCount": pictures.there(run.run_dir, known, int(values["thermoEvery"])),
         "percentComplete": min(100.0, round(100 * step / int(values["steps"]), 1)), "step": step,
     }
 
@@ -76,11 +75,11 @@ def download(run: Run, suffix: str) -> str:
 
 def thermodynamics(run: Run, args: Data) -> dict[str, Any]:
     """Analysis `thermodynamics`, args `{"columns": [...]}`: the log so far, as curves."""
-    chosen = pictures.columns(args.get("columns"))
+    chosen = pictures.columns(args.get("columns"), ("temp", "epair", "etotal", "press"))
     return pictures.curves("Thermodynamics", thermo.rows(run.run_dir), chosen)
 
 
-def deck(data: Data) -> dict[str, Any]:
+def input_deck(data: Data) -> dict[str, Any]:
     """Stateless `deck`, given `{"report", "models"}`: the input as LAMMPS would get it."""
     model = app.model(str(data.get("report", "")))
     if model is None:
@@ -103,5 +102,5 @@ def _text(deck: Deck, values: Values) -> str:
 app = App(
     name="lammps", title="Molecular dynamics with LAMMPS", version="1.0", models=tuple(deck.model for deck in DECKS),
     parameters=parameters, prepare=prepare, progress=progress, frame=frame, outcome=outcome, downloads=downloads, download=download,
-    analysis={"thermodynamics": thermodynamics}, stateless={"deck": deck},
+    analysis={"thermodynamics": thermodynamics}, stateless={"deck": input_deck},
 )

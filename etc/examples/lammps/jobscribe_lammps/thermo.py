@@ -20,8 +20,11 @@ def rows(folder: Path, until: float = float("inf")) -> Iterator[tuple[float, ...
     with file:
         for line in file:
             row = _row(line)
-            if row is not None and row[0] <= until:
-                yield row
+            if row is None:
+                continue
+            if row[0] > until:
+                return
+            yield row
 
 
 def last_step(folder: Path) -> int | None:
@@ -29,17 +32,17 @@ def last_step(folder: Path) -> int | None:
     steps = [int(row[0]) for line in _tail(folder).splitlines(keepends=True)[1:] if (row := _row(line)) is not None]
     if steps:
         return steps[-1]
-    # what LAMMPS says at its end is shorter than the tail; so either nothing has been computed, or the log is short
+    # what LAMMPS says at its end is shorter than the tail: nothing has been computed yet, or rows lie under many warnings
     return max((int(row[0]) for row in rows(folder)), default=None)
 
 
 def error(folder: Path) -> str | None:
     """LAMMPS' own last error, with the command that it was about."""
     tail = _tail(folder)
-    said = _ERROR.findall(tail)
+    said: list[str] = _ERROR.findall(tail)
+    command: list[str] = _COMMAND.findall(tail)
     if not said:
         return None
-    command = _COMMAND.findall(tail)
     return said[-1] + (f" (at the command '{command[-1]}')" if command else "")
 
 

@@ -1,0 +1,86 @@
+"""The program that a run of `heat` executes: the heat equation on a square plate. Runs by itself, as `parameters.py`.
+
+Reads in.json; writes frames/<number>.npy, each as a whole, then its line in history.csv, and says how far it is, as JSON lines, in the
+file that $JOBSCRIBE_REPORT names. Imports nothing of this package: a code knows only its run directory.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+#: Length of an edge, cm.
+EDGE_CM = 10.0
+#: Share of the largest time step with which the scheme is stable.
+SAFETY = 0.9
+REPORT_SECS = 0.1
+
+Plate = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def start(size: int, spots: int, temperature: float, seed: int) -> Plate:
+    """A plate at 0 degC with round hot spots; the same for the same seed."""
+    chance = np.random.default_rng(seed)
+    y, x = np.mgrid[0:size, 0:size] / size
+    plate = np.zeros((size, size))
+    for _ in range(spots):
+        centre_x, centre_y, radius = chance.uniform(0.1, 0.9), chance.uniform(0.1, 0.9), chance.uniform(0.02, 0.1)
+        plate[(x - centre_x) ** 2 + (y - centre_y) ** 2 <= radius**2] = temperature
+    return plate
+
+
+def step(plate: Plate, number: float, *, cold: bool) -> Plate:
+    """One explicit step; number: diffusivity * dt / dx**2, at most 1/4. No heat passes an insulated edge; a cold one is at 0 degC."""
+    wide = np.pad(plate, 1, mode="constant" if cold else "edge")
+    flow = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:] - 4 * plate
+    return np.asarray(plate + number * flow)
+
+
+class Output:
+    """Frames, their history, and reports."""
+
+    def __init__(self, frames: int) -> None:
+        self._frames = frames
+        self._history = open("history.csv", "w", encoding="ascii", buffering=1)  # noqa: SIM115, written to the end
+        self._history.write("frame,time,mean,maximum\n")
+        self._reported = 0.0
+
+    def write(self, index: int, seconds: float, plate: Plate) -> None:
+        name = f"frames/{index:05d}.npy"
+        with open(f"{name}.new", "wb") as f:
+            np.save(f, plate.astype("<f4"))
+        os.rename(f"{name}.new", name)
+        self._history.write(f"{index},{seconds:.6g},{plate.mean():.6g},{plate.max():.6g}\n")
+        self._report(index + 1)
+
+    def _report(self, count: int) -> None:
+        """Often enough to watch, and at the end."""
+        path, now = os.environ.get("JOBSCRIBE_REPORT"), time.monotonic()
+        if path is None or (count < self._frames and now - self._reported < REPORT_SECS):
+            return
+        self._reported = now
+        line = json.dumps({"frameCount": count, "percentComplete": round(100 * count / self._frames, 1)}) + "\n"
+        with open(path, "ab", buffering=0) as f:
+            f.write(line.encode())
+
+
+def main() -> None:
+    with open("in.json", encoding="utf-8") as f:
+        given = json.load(f)
+    plate = start(given["size"], given["hotSpots"], given["temperature"], given["seed"])
+    number = SAFETY / 4
+    frame_secs = given["steps"] * number * (EDGE_CM / given["size"]) ** 2 / given["diffusivity"]
+    output = Output(given["frames"])
+    for index in range(given["frames"]):
+        time.sleep(given["paceSecs"])
+        for _ in range(given["steps"] if index else 0):
+            plate = step(plate, number, cold=given["edge"] == "cold")
+        output.write(index, index * frame_secs, plate)
+    sys.stdout.write(f"{given['frames']} frames, {given['frames'] * frame_secs:.6g} s of the plate\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""The libraries of users on this machine: files that they upload for an app, in `<user root>/<uid>/<simulationType>/lib`.
+
+Blocking calls (run them in a thread). Users' jobs can write to these folders, so nothing here follows a symbolic link, and a
+file is named, opened and looked at by the descriptor of its folder.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..protocol.errors import Refusal
+
+#: Files in one library.
+MAX_FILES = 1_000
+#: Digests that are remembered, so that listing a library does not read all of it each time.
+DIGESTS_KEPT = 10_000
+#: What an upload that was cut off left behind is cleared away after so long.
+LEFTOVER_SECS = 24 * 3600.0
+_TEMPORARY = ".upload-"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-]|[A-Za-z0-9_]", re.ASCII)
+_PIECE = 1024 * 1024
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Identity = tuple[int, int, int, int, int]
+
+
+class Library:
+    """One per process. limit: bytes of one file."""
+
+    def __init__(self, user_root: str, *, limit: int) -> None:
+        self._user_root, self.limit = user_root, limit
+        self._digests: OrderedDict[_Identity, str] = OrderedDict()
+
+    def upload(self, uid: str, simulation_type: str, name: str) -> "Upload":
+        """A new file in the making. Raises Refusal."""
+        checked_name(name)
+        with _as_refusal():
+            folder = self._folder(uid, simulation_type, make=True)
+            try:
+                there = self._names(folder, clear=True)
+                if name not in there and len(there) >= MAX_FILES:
+                    raise Refusal("tooLarge", f"the library holds {MAX_FILES} files, which is the limit; delete some first")
+                return Upload(self, folder, name)
+            except BaseException:
+                os.close(folder)
+                raise
+
+    def delete(self, uid: str, simulation_type: str, name: str) -> None:
+        """Raises Refusal("notFound")."""
+        checked_name(name)
+        gone = Refusal("notFound", f"there is no file {name!r} in this library")
+        with _as_refusal(), self._opened(uid, simulation_type) as folder:
+            if folder is None:
+                raise gone
+            try:
+                if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    raise gone
+                os.unlink(name, dir_fd=folder)
+            except FileNotFoundError:
+                raise gone from None
+
+    def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
+        """[{"name", "size", "sha256", "mtime"}], by name. What is no file of this library (links, folders) is not in it."""
+        with _as_refusal(), self._opened(uid, simulation_type) as folder:
+            if folder is None:
+                return []
+            found = (self._file(folder, name) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
+            return [f for f in found if f is not None]
+
+    def remember(self, info: os.stat_result, sha256: str) -> None:
+        self._digests[_identity(info)] = sha256
+        while len(self._digests) > DIGESTS_KEPT:
+            self._digests.popitem(last=False)
+
+    def _file(self, folder: int, name: str) -> dict[str, Any] | None:
+        try:
+            fd = os.open(name, _READ, dir_fd=folder)
+        except OSError as e:
+            if e.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
+                return None  # gone meanwhile, or nothing that an app could read
+            raise
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                return None
+            return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info), "mtime": info.st_mtime}
+        finally:
+            os.close(fd)
+
+    def _digest(self, fd: int, info: os.stat_result) -> str:
+        known = self._digests.get(_identity(info))
+        if known is not None:
+            return known
+        digest, offset = hashlib.sha256(), 0
+        while piece := os.pread(fd, _PIECE, offset):
+            digest.update(piece)
+            offset += len(piece)
+        if _identity(os.fstat(fd)) == _identity(info):
+            self.remember(info, digest.hexdigest())
+        return digest.hexdigest()
+
+    @contextmanager
+    def _opened(self, uid: str, simulation_type: str) -> Iterator[int | None]:
+        try:
+            folder = self._folder(uid, simulation_type, make=False)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _folder(self, uid: str, simulation_type: str, *, make: bool) -> int:
+        """A descriptor of the library, reached step by step and never through a link."""
+        if make:
+            os.makedirs(self._user_root, exist_ok=True)
+        # the root itself is the operator's: it may well be a link
+        fd = os.open(self._user_root, _FOLDER & ~os.O_NOFOLLOW)
+        for part in (uid, simulation_type, "lib"):
+            try:
+                if make:
+                    _make(part, fd)
+                inner = os.open(part, _FOLDER, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = inner
+        return fd
+
+    def _names(self, folder: int, *, clear: bool) -> set[str]:
+        """Names of files that could be of the library. clear: leftovers of uploads that were cut off are removed."""
+        names = set()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(_TEMPORARY):
+                    if clear:
+                        _clear(folder, entry.name)
+                elif _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    names.add(entry.name)
+        return names
+
+
+class Upload:
+    """A file that is being received. It is there under its name when `finish` returns, whole and durable, and never before."""
+
+    def __init__(self, library: Library, folder: int, name: str) -> None:
+        self._library, self._folder, self._name = library, folder, name
+        self._temporary = _TEMPORARY + secrets.token_hex(8)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._file = os.open(
+            self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder,
+        )
+        self._open = True
+
+    def write(self, data: bytes) -> None:
+        """Raises Refusal (tooLarge, storageUnavailable)."""
+        self._size += len(data)
+        if self._size > self._library.limit:
+            raise too_large(self._library.limit)
+        with _as_refusal():
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+        self._digest.update(data)
+
+    def finish(self) -> dict[str, Any]:
+        """{"name", "size", "sha256"}. Raises Refusal."""
+        with _as_refusal():
+            os.fsync(self._file)
+            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.fsync(self._folder)
+            self._library.remember(os.fstat(self._file), self._digest.hexdigest())
+        return {"name": self._name, "size": self._size, "sha256": self._digest.hexdigest()}
+
+    def close(self) -> None:
+        """Give everything back; what was not finished is gone."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            os.unlink(self._temporary, dir_fd=self._folder)
+        except FileNotFoundError:
+            pass  # finished: it has its name
+        finally:
+            os.close(self._file)
+            os.close(self._folder)
+
+
+def checked_name(name: str) -> str:
+    """Raises Refusal("badRequest")."""
+    if not _NAME.fullmatch(name):
+        raise Refusal("badRequest", "a file's name is letters, digits, blanks and _ . + = @ ( ) , - (at most 128), "
+                                    f"beginning with a letter, digit or _; got {ascii(name)[:60]}")
+    return name
+
+
+def too_large(limit: int) -> Refusal:
+    return Refusal("tooLarge", f"a file of a library may have at most {limit} bytes")
+
+
+def _identity(info: os.stat_result) -> _Identity:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _make(name: str, folder: int) -> None:
+    try:
+        os.mkdir(name, 0o700, dir_fd=folder)
+    except FileExistsError:
+        return
+
+
+def _clear(folder: int, name: str) -> None:
+    try:
+        if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < time.time() - LEFTOVER_SECS:
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+
+
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    """What the file system says no to, in a sentence."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise Refusal("notFound", "the library of this user is not a folder of this system") from None
+        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE):
+            raise Refusal("storageUnavailable", f"the file cannot be stored now: {e.strerror}") from None
+        if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+            raise Refusal("conflict", f"something that is no file has this name: {e.strerror}") from None
+        raise

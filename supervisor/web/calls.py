@@ -1,0 +1,74 @@
+"""What is answered by an app or its user's agent: calls, files of runs. And what goes with it: sessions, ports, names of apps."""
+
+import asyncio
+import contextlib
+from email.utils import formatdate
+from typing import Any
+
+import tornado.iostream
+
+from ...protocol.errors import Refusal
+from ...protocol.requests import BeginSession, CallRequest, GlobalResources, RunFile
+from ..calls import API_NAMES, about
+from .handler import Handler
+
+
+async def call(h: Handler) -> Any:
+    request: CallRequest = h.parsed(CallRequest)
+    op = h.services.calls.new_op()
+    h.log_call(API_NAMES[request.job_cmd], about(request), request.uid, op)
+    answering = asyncio.ensure_future(h.services.calls.call(request, op))
+    h.on_gone = answering.cancel
+    try:
+        return await answering
+    except asyncio.CancelledError:
+        # nobody is there to hear it
+        h.desk.counters.add("callAbandoned")
+        return None
+
+
+async def begin_session(h: Handler) -> Any:
+    request: BeginSession = h.parsed(BeginSession)
+    h.log_call("beginSession", request.uid, request.uid)
+    h.services.calls.begin_session(request)
+    return {"state": "ok"}
+
+
+async def run_file(h: Handler) -> Any:
+    request: RunFile = h.parsed(RunFile)
+    h.log_call("runFile", request.compute_jid, request.uid)
+    file = await h.services.calls.open_file(request)
+    h.set_header("Content-Type", "application/octet-stream")
+    h.set_header("Content-Length", str(file.length))
+    h.set_header("X-Jobscribe-Size", str(file.size))
+    h.set_header("ETag", f'"{file.size:x}-{file.mtime_ns:x}"')
+    h.set_header("Last-Modified", formatdate(file.mtime_ns / 1e9, usegmt=True))
+    async with contextlib.aclosing(file.chunks) as chunks:
+        try:
+            async for data in chunks:
+                h.write(data)
+                await h.send()
+        except tornado.iostream.StreamClosedError:
+            return None
+        except Refusal as e:
+            # a part of it is there already
+            h.desk.counters.add("refused." + e.code)
+            h.desk.log("a file of {} could not be read to its end: {}", request.compute_jid, e.sentence, jid=request.compute_jid)
+            h.cut()
+            return None
+    h.finish()
+    return None
+
+
+async def global_resources(h: Handler) -> Any:
+    request: GlobalResources = h.parsed(GlobalResources)
+    h.log_call("globalResources", f"{request.uid}-{request.simulation_id}", request.uid)
+    if request.simulation_type not in h.desk.apps:
+        raise Refusal("unknownApp", f"there is no app {request.simulation_type!r}; there are: {', '.join(h.desk.apps)}")
+    if h.desk.draining:
+        raise Refusal("draining", "the supervisor is stopping")
+    return await h.services.leases.ask(request)
+
+
+async def apps(h: Handler) -> Any:
+    return {"apps": list(h.desk.apps)}

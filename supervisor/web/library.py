@@ -1,0 +1,43 @@
+"""The libraries of users: what they upload for an app, listed, taken away. A body goes to disk as it comes."""
+
+from typing import Any
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import parse
+from ..library import checked_name
+from ..uploads import Receiver
+from .handler import Handler, Sink
+
+
+async def begin_upload(h: Handler) -> Sink:
+    uid, type_, name = _place(h)
+    h.log_call("uploadLibFile", f"{uid}-{type_}", uid)
+    if h.desk.draining:
+        raise Refusal("draining", "the supervisor is stopping")
+    return await h.services.uploads.begin(uid, type_, name)
+
+
+async def lib_file(h: Handler) -> Any:
+    if h.request.method == "PUT":
+        assert isinstance(h.sink, Receiver)
+        return await h.sink.finish()
+    uid, type_, name = _place(h)
+    h.log_call("deleteLibFile", f"{uid}-{type_}", uid)
+    await h.services.uploads.delete(uid, type_, name)
+    return {"state": "ok"}
+
+
+async def lib_files(h: Handler) -> Any:
+    uid, type_ = _owner(h)
+    return {"files": await h.services.uploads.files(uid, type_)}
+
+
+def _place(h: Handler) -> tuple[str, str, str]:
+    return *_owner(h), checked_name(h.get_query_argument("name", strip=False))
+
+
+def _owner(h: Handler) -> tuple[str, str]:
+    uid, type_ = parse("uid", h.get_query_argument("uid")), parse("simulationType", h.get_query_argument("simulationType"))
+    if type_ not in h.desk.apps:
+        raise Refusal("unknownApp", f"there is no app {type_!r}; there are: {', '.join(h.desk.apps)}")
+    return uid, type_

@@ -1,0 +1,58 @@
+"""Every address of the API listener, with who answers there."""
+
+from typing import Any
+
+import tornado.web
+
+from ...protocol.errors import Refusal
+from . import calls, library, runs
+from .events import events
+from .handler import Handler, Route, Services
+from .live import live
+
+
+async def _livez(h: Handler) -> Any:
+    return {"state": "ok"}
+
+
+async def _readyz(h: Handler) -> Any:
+    if h.desk.draining:
+        raise Refusal("draining", "the supervisor is stopping")
+    if h.desk.engine.paused:
+        raise Refusal("storageUnavailable", "the store cannot be written now")
+    return {"state": "ok", "head": h.desk.engine.store.head(), "counters": h.desk.counters.all()}
+
+
+async def _nothing(h: Handler) -> Any:
+    raise Refusal("notFound", f"there is nothing at {ascii(h.request.path)[:80]}")
+
+
+ROUTES = (
+    Route("/api/run-simulation", runs.run_simulation),
+    Route("/api/run-many", runs.run_many),
+    Route("/api/run-status", runs.run_status),
+    Route("/api/run-cancel", runs.run_cancel),
+    Route("/api/run-file", calls.run_file),
+    Route("/api/call", calls.call),
+    Route("/api/begin-session", calls.begin_session),
+    Route("/api/global-resources", calls.global_resources),
+    Route("/api/apps", calls.apps, ("GET",)),
+    Route("/api/lib-file", library.lib_file, ("PUT", "DELETE"), sink=library.begin_upload),
+    Route("/api/lib-files", library.lib_files, ("GET",)),
+    Route("/api/job-list", runs.job_list),
+    Route("/api/job-log", runs.job_log),
+    Route("/api/job-story", runs.job_story),
+    Route("/api/job-why", runs.job_why),
+    Route("/api/trace", runs.trace_id),
+    Route("/api/events", events, ("GET",)),
+    Route("/live", live, ("GET",), open=True),
+    Route("/livez", _livez, ("GET",), open=True),
+    Route("/readyz", _readyz, ("GET",), open=True),
+    Route("/.*", _nothing, ("GET", "POST", "PUT", "DELETE"), open=True),
+)
+
+
+def application(services: Services) -> tornado.web.Application:
+    """The API listener."""
+    routes = [(route.path, Handler, {"services": services, "route": route}) for route in ROUTES]
+    return tornado.web.Application(routes, log_function=lambda handler: None)

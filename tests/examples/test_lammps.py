@@ -1,0 +1,469 @@
+"""The LAMMPS plug-in: it needs the contract and nothing else of jobscribe, rewrites Debian's decks with numbers alone, and reads
+what the real LAMMPS writes while it is being written. The whole way through a supervisor is in `test_lammps_served`."""
+
+import ast
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobscribe.apps.app import App, AppError, Frame, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "etc/examples/lammps"
+MODELS = ("crackAnimation", "frictionAnimation", "couetteAnimation", "poiseuilleAnimation")
+REPLY_BYTES = 250_000
+
+needs_lammps = pytest.mark.skipif(
+    shutil.which("lmp") is None or not os.path.exists("/usr/share/lammps/examples/crack/in.crack"),
+    reason="LAMMPS is not here; etc/engines/lammps.sh installs it",
+)
+
+
+@pytest.fixture(autouse=True)
+def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(PACKAGE))
+
+
+@pytest.fixture
+def app(on_the_path: None) -> App:
+    import jobscribe_lammps
+
+    found: App = jobscribe_lammps.app
+    return found
+
+
+def run_of(folder: Path, model: str = "crackAnimation", **fields: Any) -> Run:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Run(run_dir=folder, lib=folder / "lib", model=model, data={"models": {model: fields}})
+
+
+def computed(app: App, run: Run) -> tuple[int, list[dict[str, Any]]]:
+    """Prepare and execute it; returns the exit code, and what `progress` said each time that it had something new to say."""
+    prepared = app.prepare(run)
+    said: list[dict[str, Any]] = []
+    with (run.run_dir / "stdout").open("wb") as out, (run.run_dir / "stderr").open("wb") as err:
+        process = subprocess.Popen(prepared.command, cwd=run.run_dir, env={**os.environ, **prepared.env}, stdout=out, stderr=err)
+    deadline = time.monotonic() + 60
+    while process.poll() is None:
+        now = app.progress(run)
+        if not said or said[-1] != now:
+            said.append(now)
+        if time.monotonic() > deadline:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            pytest.fail(f"not computed within 60 s: {said[-1]}")
+        time.sleep(0.02)
+    said.append(app.progress(run))
+    return process.returncode, said
+
+
+def frame(app: App, run: Run, report: str, index: int) -> Any:
+    assert app.frame is not None
+    return app.frame(run, Frame(report=report, index=index))
+
+
+def sent(picture: Any) -> int:
+    """Bytes of the reply."""
+    return len(json.dumps(picture, separators=(",", ":"), allow_nan=False))
+
+
+def commands(deck: str) -> list[list[str]]:
+    return [words for line in deck.splitlines() if (words := line.partition("#")[0].split())]
+
+
+# ---- the package
+
+
+def test_the_package_imports_the_contract_and_the_standard_library_alone() -> None:
+    foreign = set()
+    for file in PACKAGE.glob("jobscribe_lammps/*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                foreign |= {n.name for n in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                foreign.add(node.module or "")
+    assert "jobscribe.apps.app" in foreign
+    assert {n for n in foreign if n.partition(".")[0] not in sys.stdlib_module_names} == {"jobscribe.apps.app"}
+
+
+def test_it_offers_itself_by_the_entry_point(app: App) -> None:
+    said = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
+    assert said["project"]["entry-points"] == {"jobscribe.apps": {"lammps": "jobscribe_lammps:app"}}
+    assert app.name == "lammps"
+    assert tuple(m.name for m in app.models) == MODELS
+    assert all(m.kind == "parallel" and {r.picture for r in m.reports} == {"points", "curves"} for m in app.models)
+
+
+def test_every_report_belongs_to_one_model(app: App) -> None:
+    reports = [r.name for m in app.models for r in m.reports]
+    assert len(set(reports)) == len(reports)
+    for model in app.models:
+        assert all(app.model(r.name) == model for r in model.reports)
+
+
+# ---- the decks
+
+
+@needs_lammps
+@pytest.mark.parametrize("model", MODELS)
+def test_a_deck_with_its_own_numbers_is_debians_deck_and_what_is_recorded(app: App, model: str) -> None:
+    """So no field has another default than the deck, but how often the log is written."""
+    from jobscribe_lammps.decks import DECKS
+    from jobscribe_lammps.plugin import EXAMPLES
+
+    deck = next(d for d in DECKS if d.model.name == model)
+    theirs = commands((EXAMPLES / deck.path).read_text())
+    row = next(words for words in theirs if words[0] == "thermo")
+    ours = commands(app.stateless["deck"]({"report": model, "models": {model: {"thermoEvery": int(row[1])}}})["deck"])
+    added = [words for words in ours if words[0] in ("thermo_style", "compute", "dump", "dump_modify", "thermo_modify") and words not in theirs]
+    assert [words[0] for words in added] == ["thermo_style", "thermo_modify", "compute", "dump", "dump_modify"]
+    left = [words for words in ours if words not in added]
+
+    def plain(words: list[str]) -> list[Any]:
+        return [float(w) if w.lstrip("-").replace(".", "", 1).isdecimal() else w for w in words]
+
+    assert [plain(words) for words in left] == [plain(words) for words in theirs]
+
+
+@needs_lammps
+def test_what_is_set_stands_in_the_deck_and_the_geometry_follows(app: App) -> None:
+    fields = {"steps": 70, "dumpEvery": 35, "width": 60, "height": 20, "crackLength": 15, "pullVelocity": 0.5, "temperature": 0.02}
+    ours = commands(app.stateless["deck"]({"report": "crackAnimation", "models": {"crackAnimation": fields}})["deck"])
+    for line in (
+        "run 70", "region box block 0 60 0 20 -0.25 0.25", "region 2 block INF INF 18.75 INF INF INF",
+        "region leftupper block INF 15 10.0 INF INF INF", "region leftlower block INF 15 INF 10.0 INF INF",
+        "velocity upper set 0.0 0.5 0.0", "velocity mobile ramp vy 0.0 0.5 y 1.25 18.75 sum yes",
+        "velocity mobile create 0.02 887723 temp new",
+    ):
+        assert line.split() in ours
+    assert next(words for words in ours if words[:1] == ["dump"])[4] == "35"
+
+
+@pytest.mark.parametrize("value", ["1\nshell touch /tmp/x", "0.3 & shell", "${x}", "$(1+1)", True, None, [1], {"a": 1}, math.nan, math.inf, -1e300, 10**40])
+@pytest.mark.parametrize("model", MODELS)
+def test_only_numbers_within_bounds_are_taken(app: App, model: str, value: Any) -> None:
+    found = app.model(model)
+    assert found is not None and len(found.fields) >= 8
+    for field in found.fields:
+        with pytest.raises(AppError, match=field.name):
+            app.parameters({"models": {model: {field.name: value}}}, model)
+
+
+def test_every_number_has_bounds(app: App) -> None:
+    for field in (f for m in app.models for f in m.fields):
+        assert type(field.default) in (int, float)
+        assert field.minimum is not None and field.maximum is not None
+        assert field.minimum <= field.default <= field.maximum
+
+
+def test_what_would_fill_the_disk_is_refused_before_it_runs(app: App) -> None:
+    fields = {"steps": 1_000_000, "dumpEvery": 1, "width": 400, "height": 200, "crackLength": 20}
+    with pytest.raises(AppError, match=r"GB of positions.*dumpEvery"):
+        app.parameters({"models": {"crackAnimation": fields}}, "crackAnimation")
+    assert app.parameters({"models": {"crackAnimation": fields | {"dumpEvery": 10_000}}}, "crackAnimation")["width"] == 400
+
+
+def test_a_cut_through_the_whole_plate_is_refused(app: App) -> None:
+    with pytest.raises(AppError, match="crackLength"):
+        app.parameters({"models": {"crackAnimation": {"width": 20, "crackLength": 20}}}, "crackAnimation")
+
+
+def test_a_deck_that_is_another_one_is_not_edited_by_guess(on_the_path: None) -> None:
+    from jobscribe_lammps.rewriting import Edit, number, rewritten
+
+    edits = (Edit("run", 1, lambda v: 5),)
+    assert rewritten("run 10 # run 3\n", edits, (), {}) == "run 5\n"
+    for deck in ("", "# run 10\n", "run 10\nrun 20\n", "run\n"):
+        with pytest.raises(AppError, match="another deck"):
+            rewritten(deck, edits, (), {})
+    for value in (math.nan, math.inf, True, "1"):
+        with pytest.raises(AppError, match="not a number"):
+            number(value)  # type: ignore[arg-type]
+
+
+# ---- what is missing
+
+
+def test_without_the_binary_the_user_is_told_the_packages(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import jobscribe_lammps.plugin as plugin
+
+    (tmp_path / "crack").mkdir()
+    (tmp_path / "crack/in.crack").write_text(_DECK)
+    monkeypatch.setattr(plugin, "EXAMPLES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AppError, match=r"lmp.*apt-get install lammps lammps-examples"):
+        app.prepare(run_of(tmp_path / "run"))
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_without_the_decks_the_user_is_told_the_package(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import jobscribe_lammps.plugin as plugin
+
+    monkeypatch.setattr(plugin, "EXAMPLES", tmp_path)
+    with pytest.raises(AppError, match=r"lammps-examples"):
+        app.prepare(run_of(tmp_path / "run"))
+
+
+#: As much of the deck as is edited.
+_DECK = """lattice hex 1
+region box block 0 1 0 1 -1 1
+region 2 block INF INF 1 INF INF INF
+region leftupper block INF 1 1 INF INF INF
+region leftlower block INF 1 INF 1 INF INF
+velocity mobile create 1 1 temp new
+velocity upper set 0 1 0
+velocity mobile ramp vy 0 1 y 1 1 sum yes
+timestep 1
+thermo 1
+run 1
+"""
+
+
+# ---- the real LAMMPS
+
+
+@pytest.fixture(scope="module")
+def cracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Run, list[dict[str, Any]]]]:
+    """The crack as Debian ships it, but shorter, watched from its first moment to its end."""
+    sys.path.insert(0, str(PACKAGE))
+    try:
+        import jobscribe_lammps
+    finally:
+        sys.path.remove(str(PACKAGE))
+    app: App = jobscribe_lammps.app
+    run = run_of(tmp_path_factory.mktemp("crack"), steps=1250, dumpEvery=50, thermoEvery=100)
+    code, said = computed(app, run)
+    assert code == 0, (run.run_dir / "stdout").read_text()[-2000:]
+    yield app, run, said
+
+
+Cracked = tuple[App, Run, list[dict[str, Any]]]
+
+
+@needs_lammps
+def test_progress_goes_up_with_the_run_to_its_end(cracked: Cracked) -> None:
+    _, _, said = cracked
+    for name in ("percentComplete", "frameCount", "step"):
+        values = [s[name] for s in said]
+        assert values == sorted(values)
+    assert {0 < s["percentComplete"] < 100 for s in said} == {True, False}, "it was never seen half done"
+    assert said[-1] == {"frameCount": 26, "percentComplete": 100.0, "step": 1250}
+
+
+@needs_lammps
+def test_the_atoms_of_a_frame_are_those_of_the_dump(cracked: Cracked) -> None:
+    app, run, _ = cracked
+    got = frame(app, run, "crackAnimation", 20)
+    assert got["title"].endswith("type, step 1000") and (got["frameIndex"], got["frameCount"]) == (20, 26)
+    blocks = (run.run_dir / "atoms.dump").read_text().split("ITEM: TIMESTEP\n")[1:]
+    lines = blocks[20].splitlines()
+    assert lines[0] == "1000"
+    atoms = [line.split() for line in lines[8:]]
+    assert len(atoms) == 8141
+    assert got["value"] == [int(a[1]) for a in atoms]
+    for n, name in ((2, "x"), (3, "y")):
+        assert max(abs(float(a[n]) - v) for a, v in zip(atoms, got[name], strict=True)) <= 0.006
+        low, high = got[name + "Range"]
+        assert low <= min(got[name]) and max(got[name]) <= high
+    energy = frame(app, run, "crackEnergyAnimation", 20)
+    assert energy["value"] != got["value"] and max(abs(float(a[6]) - v) for a, v in zip(atoms, energy["value"], strict=True)) <= 0.0006
+
+
+@needs_lammps
+def test_the_crack_opens_from_frame_to_frame_and_the_picture_does_not_jump(cracked: Cracked) -> None:
+    """The gap between the two flanks of the cut, types 2 and 3, in the middle of the cut."""
+    app, run, _ = cracked
+
+    def gap(index: int) -> float:
+        got = frame(app, run, "crackAnimation", index)
+        flanks: dict[int, list[float]] = {2: [], 3: []}
+        for x, y, kind in zip(got["x"], got["y"], got["value"], strict=True):
+            if 5 < x < 10 and kind in flanks:
+                flanks[kind].append(y)
+        return min(flanks[2]) - max(flanks[3])
+
+    gaps = [gap(n) for n in (0, 8, 16, 25)]
+    assert gaps == sorted(gaps) and gaps[-1] > gaps[0] + 0.5
+    assert len({tuple(frame(app, run, "crackAnimation", n)["yRange"]) for n in (0, 8, 16, 25)}) == 1
+
+
+@needs_lammps
+def test_replies_are_small_enough_to_be_watched(cracked: Cracked) -> None:
+    app, run, _ = cracked
+    for report in app.models[0].reports:
+        size = sent(frame(app, run, report.name, 25))
+        assert size < REPLY_BYTES
+        assert report.picture == "curves" or size > 100_000
+
+
+@needs_lammps
+def test_the_curves_are_the_rows_of_the_log_up_to_the_frame(cracked: Cracked) -> None:
+    app, run, _ = cracked
+    got = frame(app, run, "crackEnergyCurveAnimation", 21)
+    assert got["x"] == list(range(0, 1051, 100)) and got["xRange"] == [0, 1000]
+    log = (run.run_dir / "log.lammps").read_text().splitlines()
+    row = next(line.split() for line in log if line.split()[:1] == ["700"])
+    assert [p["label"] for p in got["plots"]] == ["potential energy", "total energy"]
+    assert [p["points"][7] for p in got["plots"]] == [float(row[2]), float(row[3])]
+    everything = app.analysis["thermodynamics"](run, {"columns": ["temp", "vol"]})
+    assert everything["x"][-1] == 1250 and [p["label"] for p in everything["plots"]] == ["temperature", "volume"]
+    assert app.frame is not None
+    other = app.frame(run, Frame(report="crackEnergyCurveAnimation", index=21, args={"columns": ["pyy"]}))
+    assert [(p["label"], p["points"][7]) for p in other["plots"]] == [("pressure along y", float(row[6]))]
+    for odd in (["nope"], [], "temp", [["temp"]], ["step"]):
+        with pytest.raises(AppError, match="columns"):
+            app.analysis["thermodynamics"](run, {"columns": odd})
+
+
+@needs_lammps
+def test_a_frame_that_is_not_there_is_refused_with_how_many_there_are(cracked: Cracked) -> None:
+    app, run, _ = cracked
+    for index in (26, 10**9, -1):
+        with pytest.raises(AppError, match=f"frame {index} .*: 26 have been written"):
+            frame(app, run, "crackAnimation", index)
+
+
+@needs_lammps
+def test_files_are_offered_by_name_and_nothing_else(cracked: Cracked) -> None:
+    app, run, _ = cracked
+    assert app.downloads(run) == ("log.lammps", "atoms.dump", "in.crack")
+    assert app.download is not None
+    assert [app.download(run, s) for s in ("", "dump", "in.crack")] == ["log.lammps", "atoms.dump", "in.crack"]
+    for suffix in ("../x", "/etc/passwd", "stdout", "atoms.index"):
+        with pytest.raises(AppError, match="no file"):
+            app.download(run, suffix)
+
+
+@needs_lammps
+def test_one_frame_is_read_without_the_others(cracked: Cracked) -> None:
+    """By what the kernel says that this process has read."""
+    app, run, _ = cracked
+    size = (run.run_dir / "atoms.dump").stat().st_size
+    before = _bytes_read()
+    frame(app, run, "crackAnimation", 3)
+    read = _bytes_read() - before
+    assert 100_000 < read < size / 10
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+@needs_lammps
+@pytest.mark.parametrize("model", MODELS[1:])
+def test_the_other_decks_run_to_their_end(app: App, tmp_path: Path, model: str) -> None:
+    run = run_of(tmp_path, model, steps=200, dumpEvery=20, thermoEvery=20)
+    code, said = computed(app, run)
+    assert code == 0 and said[-1] == {"frameCount": 11, "percentComplete": 100.0, "step": 200}
+    found = app.model(model)
+    assert found is not None
+    for report in found.reports:
+        got = frame(app, run, report.name, 10)
+        assert len(got["x"]) == (11 if report.picture == "curves" else len(got["y"])) > 0
+
+
+@needs_lammps
+def test_lammps_own_error_is_what_the_user_reads(app: App, tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=1000, timestep=0.4)
+    code, _ = computed(app, run)
+    assert code != 0
+    said = app.outcome(run, code)
+    assert said is not None and said.startswith("LAMMPS stopped: ") and "(at the command 'run 1000'); a smaller time step" in said
+    log = (run.run_dir / "log.lammps").read_text()
+    told = said.removeprefix("LAMMPS stopped: ").partition(" (at")[0]
+    assert f"ERROR: {told} (" in log or f"ERROR on proc 0: {told} (" in log
+
+
+def test_an_end_without_an_error_of_lammps_gets_the_usual_sentence(app: App, tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    assert app.outcome(run, 1) is None
+    (tmp_path / "log.lammps").write_text("ERROR: old (src/a.cpp:1)\n")
+    assert app.outcome(run, 0) is None and app.outcome(run, -9) is None
+    assert app.outcome(run, 1) == "LAMMPS stopped: old"
+
+
+# ---- a dump while it is written
+
+
+def _dump(atoms: int, frames: int) -> bytes:
+    out = []
+    for n in range(frames):
+        rows = "".join(f"{i} 1 {100 + i % 400:.4f} {(i + n) % 300:.4f} 0.0000 0.0000 -{i % 90}.1234\n" for i in range(1, atoms + 1))
+        out.append(
+            f"ITEM: TIMESTEP\n{100 * n}\nITEM: NUMBER OF ATOMS\n{atoms}\nITEM: BOX BOUNDS ss ss pp\n"
+            f"0.0 400.0\n0.0 300.0\n-0.2 0.2\nITEM: ATOMS id type x y vx vy c_watched\n{rows}"
+        )
+    return "".join(out).encode()
+
+
+def _log(last: int) -> str:
+    return "Step Temp E_pair TotEng Press Pxx Pyy Volume\n" + "".join(f"{n} 1 2 3 4 5 6 7\n" for n in range(0, last + 1, 100))
+
+
+def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Path) -> None:
+    run, text = run_of(tmp_path, steps=400), _dump(3, 4)
+    (tmp_path / "log.lammps").write_text(_log(300))
+    size = len(text) // 4
+    starts = [text.index(b"ITEM: TIMESTEP", n * size - 20 if n else 0) for n in range(4)] + [len(text)]
+    for at in range(len(text) + 1):
+        (tmp_path / "atoms.dump").write_bytes(text[:at])
+        whole = sum(1 for end in starts[1:] if end <= at)
+        # every third time, so that readers meet an index that lags behind
+        if at % 3 == 0:
+            assert app.progress(run)["frameCount"] == whole, at
+        if whole:
+            assert frame(app, run, "crackAnimation", whole - 1)["y"] == [float(i + whole - 1) for i in (1, 2, 3)], at
+        with pytest.raises(AppError, match=f": {whole} have been written"):
+            frame(app, run, "crackAnimation", whole)
+
+
+def test_a_frame_waits_for_its_row_of_the_log(app: App, tmp_path: Path) -> None:
+    """LAMMPS writes the positions first; a curve that was shown without its last point would be kept so by browsers."""
+    run = run_of(tmp_path, steps=400)
+    (tmp_path / "atoms.dump").write_bytes(_dump(3, 3))
+    for last, frames in ((-1, 2), (100, 2), (200, 3)):
+        (tmp_path / "log.lammps").write_text(_log(last))
+        assert app.progress(run)["frameCount"] == frames
+    (tmp_path / "log.lammps").write_text(_log(200)[:-1])
+    assert app.progress(run)["frameCount"] == 2
+    with pytest.raises(AppError):
+        frame(app, run, "crackEnergyCurveAnimation", 2)
+
+
+def test_the_largest_plate_is_shown_with_fewer_atoms_and_says_so(app: App, tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=100, width=400, height=200)
+    (tmp_path / "atoms.dump").write_bytes(_dump(161_000, 1))
+    (tmp_path / "log.lammps").write_text(_log(0))
+    got = frame(app, run, "crackEnergyAnimation", 0)
+    assert len(got["x"]) > 10_000 and "(1 of 15 atoms shown)" in got["title"]
+    assert 150_000 < sent(got) < REPLY_BYTES
+
+
+def test_numbers_that_are_none_are_left_out_and_said(app: App, tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=100)
+    (tmp_path / "atoms.dump").write_bytes(_dump(5, 1).replace(b"-2.1234", b"nan").replace(b"-3.1234", b"-inf"))
+    (tmp_path / "log.lammps").write_text(_log(200).replace("100 1 2", "100 1 -nan"))
+    got = frame(app, run, "crackEnergyAnimation", 0)
+    assert len(got["value"]) == len(got["x"]) == 3 and "2 atoms without a number left out" in got["title"]
+    curve = app.analysis["thermodynamics"](run, {"columns": ["epair"]})
+    assert curve["x"] == [0, 200] and "1 row without a number left out" in curve["title"]
+    assert sent([got, curve]) > 0, "JSON has no NaN"
+
+
+def test_a_dump_that_is_none_is_said_and_not_guessed(app: App, tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (tmp_path / "atoms.dump").write_bytes(b"garbage\n" * 20)
+    with pytest.raises(AppError, match=r"atoms\.dump is not what LAMMPS was told to write"):
+        app.progress(run)

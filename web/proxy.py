@@ -1,0 +1,278 @@
+"""The proxy of `jobscribe up`: one address for browsers; /live goes to the supervisor, everything else to the front end.
+
+Bytes pass in both directions as fast as the slower side takes them, and nothing is collected. Nothing is understood but where a
+request goes, which headers are not for the other side, and that a side may be away.
+"""
+
+import asyncio
+import http.client
+import socket
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import msgspec
+import tornado.httpserver
+import tornado.httputil
+import tornado.iostream
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
+
+from ..client.address import Source
+from ..client.errors import ClientError
+from ..protocol.errors import Refusal
+from ..runtime.log import Log
+from . import errors
+from .peer import owner
+from .sign_in import PEER_HEADER
+
+CONNECT_SECS = 5.0
+#: What a browser may take to send its headers, or leave a connection idle.
+IDLE_SECS = 75.0
+#: Requests at once; one more is told to come back.
+MOST = 512
+LARGEST_BODY = 16 * 1024 * 1024
+#: The supervisor has a limit for uploads, which it says itself.
+LARGEST_UPLOAD = 2**40
+UPLOADS = "/lib-file/"
+MAX_HEADERS = 64 * 1024
+_NO_LIMIT = 2**62
+#: Methods whose body tornado sends in chunks where its length is not known.
+_CHUNKED = ("POST", "PUT", "PATCH")
+_HOP_BY_HOP = frozenset({
+    "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})
+_OURS = frozenset({"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded", PEER_HEADER.lower()})
+
+Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
+
+
+class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
+    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each stream."""
+
+    def __init__(self, front: Connect, supervisor: Source, log: Log) -> None:
+        self._front, self._supervisor, self.log = front, supervisor, log
+        self.under_way = 0
+
+    def start_request(
+        self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
+    ) -> tornado.httputil.HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
+        return _Passage(self, request_conn)
+
+    def route(self, path: str) -> Connect:
+        return self._to_supervisor if path.partition("?")[0] == "/live" else self._front
+
+    async def _to_supervisor(self) -> tornado.iostream.IOStream:
+        try:
+            parts = urlsplit(self._supervisor().url)
+        except ClientError as e:
+            raise ConnectionError(e.sentence) from None
+        stream = tornado.iostream.IOStream(socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET))
+        return await _connected(stream, (parts.hostname, parts.port))
+
+
+def unix(path: str) -> Connect:
+    """How to connect to a server at this unix socket."""
+
+    async def connect() -> tornado.iostream.IOStream:
+        return await _connected(tornado.iostream.IOStream(socket.socket(socket.AF_UNIX)), path)
+
+    return connect
+
+
+async def _connected(stream: tornado.iostream.IOStream, address: object) -> tornado.iostream.IOStream:
+    try:
+        async with asyncio.timeout(CONNECT_SECS):
+            await stream.connect(address)  # type: ignore[arg-type]
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+class _Passage(tornado.httputil.HTTPMessageDelegate):
+    """One request on its way to its server, and the answer on its way back."""
+
+    def __init__(self, proxy: Proxy, browser: HTTP1Connection) -> None:
+        self._proxy, self._browser = proxy, browser
+        self._server: HTTP1Connection | None = None
+        self._counted = False
+        #: has the whole request been read? has the whole answer been written?
+        self._heard = self._said = False
+        self._taken = 0
+        self._limit = LARGEST_BODY
+        self._sends_body = True
+        self._reading: asyncio.Task[None] | None = None
+        self._what = ""
+
+    # ---- the request
+
+    def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None]:
+        assert isinstance(start_line, RequestStartLine)
+        self._what = f"{start_line.method} {start_line.path.partition('?')[0]}"
+        self._limit = LARGEST_UPLOAD if start_line.path.startswith(UPLOADS) else LARGEST_BODY
+        # the limits are ours: tornado's own answer would have neither code nor sentence
+        self._browser.set_max_body_size(_NO_LIMIT)
+        self._browser.set_close_callback(self.on_connection_close)
+        return self._begin(start_line, headers)
+
+    async def _begin(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+        try:
+            self._check(start_line, headers)
+            self._proxy.under_way += 1
+            self._counted = True
+            stream = await self._proxy.route(start_line.path)()
+        except Refusal as e:
+            self._refuse(e)
+            return
+        except (OSError, tornado.iostream.StreamClosedError) as e:  # TimeoutError is an OSError
+            self._proxy.log("{}: no connection: {}", self._what, e)
+            self._refuse(Refusal("supervisorUnavailable", "this part of the site is not there at the moment; what runs, runs on"))
+            return
+        if self._browser.stream.closed():
+            stream.close()
+            return
+        stream.set_nodelay(True)
+        params = HTTP1ConnectionParameters(no_keep_alive=True, max_header_size=MAX_HEADERS, max_body_size=_NO_LIMIT)
+        self._server = HTTP1Connection(stream, True, params)
+        sent = self._forwarded(start_line, headers)
+        self._sends_body = start_line.method in _CHUNKED or "Content-Length" in sent
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._server))
+        await _quietly(self._server.write_headers(RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent))
+
+    def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+        if self._proxy.under_way >= MOST:
+            raise Refusal("tooManyRequests", "too many requests are under way")
+        if not start_line.path.isascii():
+            raise Refusal("badRequest", "an address is made of ASCII")
+        declared = headers.get("Content-Length", "")
+        if declared.isdecimal() and int(declared) > self._limit:
+            raise Refusal("tooLarge", f"a request may take {self._limit} bytes")
+
+    def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
+        sent = _passed_on(headers, _OURS)
+        sock = self._browser.stream.socket
+        peer, here = sock.getpeername()[:2], sock.getsockname()[:2]
+        sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = peer[0], "http"
+        sent["X-Forwarded-Host"] = headers.get("Host", "")
+        if start_line.path.partition("?")[0] == "/sign-in":
+            who = owner(peer, here)
+            sent[PEER_HEADER] = "-" if who is None else str(who)
+        sent["Connection"] = "close"
+        return sent
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        self._taken += len(chunk)
+        if self._taken > 4 * self._limit:
+            self._browser.close()  # it was told, and goes on
+        elif self._taken > self._limit and not self._said:
+            self._refuse(Refusal("tooLarge", f"a request may take {self._limit} bytes"))
+        elif self._server is not None and self._sends_body and not self._server.stream.closed():
+            return _quietly(self._server.write(chunk))
+        return None
+
+    def finish(self) -> None:
+        self._heard = True
+        if self._said:
+            self._browser.finish()
+        elif self._server is not None and not self._server.stream.closed():
+            self._server.finish()
+
+    def on_connection_close(self) -> None:
+        """The browser is gone, and so is its wish."""
+        self._over()
+
+    # ---- the answer
+
+    async def _read(self, server: HTTP1Connection) -> None:
+        answer = _Answer(self)
+        try:
+            await server.read_response(answer)
+        finally:
+            if not answer.begun:
+                self._refuse(Refusal("supervisorUnavailable", "this part of the site was stopped before it answered; ask again"))
+            elif not answer.finished:
+                self._browser.close()
+            self._over()
+
+    def begin_answer(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> Awaitable[None]:
+        return _quietly(self._browser.write_headers(start_line, _passed_on(headers, frozenset())))
+
+    def continue_answer(self, chunk: bytes) -> Awaitable[None]:
+        return _quietly(self._browser.write(chunk))
+
+    def end_answer(self) -> None:
+        """Only when the request has been read, too: a connection that is closed before may take the answer with it."""
+        self._said = True
+        if self._heard and not self._browser.stream.closed():
+            self._browser.finish()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self._said or self._browser.stream.closed():
+            return
+        body = msgspec.json.encode(errors.body(refusal))
+        headers = HTTPHeaders({
+            "Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        })
+        self._browser.write_headers(ResponseStartLine("HTTP/1.1", refusal.http, http.client.responses[refusal.http]), headers, body)
+        self.end_answer()
+        self._over()
+
+    def _over(self) -> None:
+        """Nothing more is to be had of the server, and the place is free."""
+        if self._counted:
+            self._counted = False
+            self._proxy.under_way -= 1
+        if self._server is not None:
+            self._server.close()
+
+
+class _Answer(tornado.httputil.HTTPMessageDelegate):
+    """The server's answer, as it comes."""
+
+    def __init__(self, passage: _Passage) -> None:
+        self._passage = passage
+        self.begun = self.finished = False
+
+    def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None] | None:
+        assert isinstance(start_line, ResponseStartLine)
+        if start_line.code < 200:
+            return None
+        self.begun = True
+        return self._passage.begin_answer(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._passage.continue_answer(chunk)
+
+    def finish(self) -> None:
+        if self.begun:
+            self.finished = True
+            self._passage.end_answer()
+
+
+def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:
+    """What concerns the other side: neither this connection nor what only we may say."""
+    named = {name.strip().lower() for value in headers.get_list("Connection") for name in value.split(",")}
+    kept = HTTPHeaders()
+    for name, value in headers.get_all():
+        if name.lower() not in _HOP_BY_HOP | named | more:
+            kept.add(name, value)
+    return kept
+
+
+async def _quietly(written: Awaitable[None]) -> None:
+    """A side that is gone is noticed by who reads from it."""
+    try:
+        await written
+    except tornado.iostream.StreamClosedError:
+        return
+
+
+def serve(proxy: Proxy, listening: socket.socket) -> tornado.httpserver.HTTPServer:
+    """Requests from this socket go through the proxy from now on; needs a running loop."""
+    server = tornado.httpserver.HTTPServer(proxy, idle_connection_timeout=IDLE_SECS, max_header_size=MAX_HEADERS)
+    listening.setblocking(False)
+    server.add_sockets([listening])
+    return server

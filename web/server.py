@@ -1,0 +1,172 @@
+"""The processes that serve the front end: `jobscribe server` (waitress alone, behind a proxy of the house), and the child of `jobscribe up`.
+
+The child gets its listening socket from its parent and puts the small proxy in front of waitress, which only it can reach. It ends when
+its parent does, whatever ended that.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import msgspec
+import waitress
+import waitress.server
+
+from ..client.address import Source, fixed, in_root
+from ..protocol.errors import Refusal
+from ..protocol.redaction import Redactor
+from ..runtime import processes
+from ..runtime.log import Log, capture_logging, log_uncaught
+from ..service.config import load
+from ..service.log import PkdebugSink, open_log
+from ..service.safety import check_server, read_secret
+from ..service.settings import Settings
+from .application import create_app
+from .proxy import Proxy, serve, unix
+
+#: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
+HIGH_WATER = 512 * 1024
+TITLE = "jobscribe server"
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What the child is told on its standard input, which is held open for as long as the parent lives.
+
+    listen, ready: descriptors of the listening socket, and of a pipe on which one byte says that it serves.
+    """
+
+    options: dict[str, Any]
+    file: str | None
+    listen: int
+    ready: int
+
+
+def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `announce(url, root)` once requests are answered. Raises Refusal before that."""
+    check_server(settings)
+    log, sink = _opened_log(settings)
+    app = create_app(settings, _source(settings), log, development=False)
+    s = settings.server
+    listening = bound(s.ip, s.port)
+    server = _waitress(app, settings, listening)
+    _set_title(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _interrupt())
+    url = f"http://{_shown(s.ip)}:{listening.getsockname()[1]}"
+    log("server ready at {} root={}", url, settings.root)
+    announce(url, settings.root)
+    try:
+        server.run()
+    except SystemExit:
+        log("server stopped")
+    finally:
+        server.close()
+        sink.close()
+
+
+def child() -> None:
+    """The front end of `jobscribe up`; says so on a pipe when it serves."""
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    settings = load(start.options, file=start.file)
+    log, sink = _opened_log(settings)
+    try:
+        os.umask(0o077)
+        processes.set_dumpable(False)
+        _set_title(settings)
+        app = create_app(settings, in_root(settings.root), log, development=True)
+        with tempfile.TemporaryDirectory(prefix="jobscribe-") as folder:
+            path = os.path.join(folder, "web.sock")
+            inner = socket.socket(socket.AF_UNIX)
+            inner.bind(path)
+            inner.listen(128)
+            server = _waitress(app, settings, inner)
+            threading.Thread(target=server.run, name="waitress", daemon=True).start()
+            asyncio.run(_proxied(settings, start, path, log))
+    finally:
+        sink.close()
+
+
+async def _proxied(settings: Settings, start: Start, path: str, log: Log) -> None:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
+    server = serve(Proxy(unix(path), in_root(settings.root), log), socket.socket(fileno=start.listen))
+    log("front end ready root={}", settings.root)
+    os.write(start.ready, b"1")
+    os.close(start.ready)
+    await told.wait()
+    server.stop()
+    log("front end stopped")
+
+
+def _parent_is_gone(tell: Callable[[], object]) -> None:
+    """The parent never writes again: the end of its standard input is the end of the parent."""
+    while sys.stdin.buffer.read(1):
+        continue
+    tell()
+
+
+def bound(ip: str, port: int) -> socket.socket:
+    """A listening socket. Raises Refusal("portTaken")."""
+    listening = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((ip, port))
+        listening.listen(128)
+    except OSError as e:
+        listening.close()
+        raise Refusal("portTaken", f"port {port} of {ip} cannot be used: {e.strerror or e}") from None
+    return listening
+
+
+def _shown(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip
+
+
+def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) -> Any:
+    return waitress.create_server(
+        app, sockets=[listening], threads=settings.server.threads, ident=None, outbuf_high_watermark=HIGH_WATER,
+        max_request_body_size=settings.limits.upload_bytes + 64 * 1024, clear_untrusted_proxy_headers=True,
+    )
+
+
+def _source(settings: Settings) -> Source:
+    url, file = settings.server.supervisor_url, settings.supervisor.server_secret_file
+    if url is None:
+        return in_root(settings.root)
+    if file is None:
+        raise Refusal("unsafe", "server.supervisor_url needs supervisor.server_secret_file, the secret of that supervisor")
+    return fixed(url, read_secret(file), "frontEnd")
+
+
+def _opened_log(settings: Settings) -> tuple[Log, PkdebugSink]:
+    folder = os.path.join(settings.root, "log")
+    file = os.path.join(folder, "server.log") if os.path.isdir(folder) else None
+    log, sink = open_log("server", settings.log, Redactor(), stream=sys.stderr, file=file)
+    log_uncaught(log)
+    capture_logging(log)
+    # waitress says with each burst that requests wait for a thread: that is what a queue is for
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    return log, sink
+
+
+def _set_title(settings: Settings) -> None:
+    processes.set_title(TITLE, settings.root)
+
+
+def _interrupt() -> None:
+    raise SystemExit
+
+
+if __name__ == "__main__":
+    child()

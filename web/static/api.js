@@ -1,0 +1,64 @@
+// Requests to the front end, all of them. Addresses are relative to where this file was loaded from, so that the blueprint
+// may live below any prefix. What is refused becomes an ApiError with a sentence and an advice; nothing else is ever shown.
+
+const BASE = new URL("../", import.meta.url);
+/** What a request may take before the page says that nobody answers, milliseconds. */
+const PATIENCE_MS = 45000;
+
+/** A refusal. sentence and advice are for a person; code and http are for the page. */
+export class ApiError extends Error {
+  constructor(code, sentence, advice, http) {
+    super(sentence);
+    this.code = code;
+    this.advice = advice;
+    this.http = http;
+  }
+}
+
+export const address = (path, query = {}) => {
+  const url = new URL(path, BASE);
+  for (const [name, value] of Object.entries(query)) url.searchParams.append(name, value);
+  return url;
+};
+
+async function send(path, options) {
+  let response;
+  try {
+    response = await fetch(address(path), { signal: AbortSignal.timeout(PATIENCE_MS), credentials: "same-origin", ...options });
+  } catch {
+    throw new ApiError("unreachable", "the site does not answer", "what runs, runs on; the page keeps trying", 0);
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+/** Also what stands between the page and the front end may refuse, in a form of its own. */
+export async function refusal(response) {
+  let said = {};
+  try {
+    said = (await response.json()) ?? {};
+  } catch {
+    // no JSON, so none of ours: its number has to do
+  }
+  const sentence = typeof said.error === "string" ? said.error : `the site answers with HTTP ${response.status}`;
+  return new ApiError(said.code ?? "unknown", sentence, said.advice ?? "try again in a moment", response.status);
+}
+
+export const get = async (path) => (await send(path, {})).json();
+
+export const post = async (path, body = {}) => {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  return (await send(path, options)).json();
+};
+
+/** A random word for ids; the letters and digits are those that ids are made of. */
+export function randomWord(length) {
+  const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  let word = "";
+  while (word.length < length) {
+    for (const byte of crypto.getRandomValues(new Uint8Array(length))) {
+      if (byte < 248 && word.length < length) word += letters[byte % 62];
+    }
+  }
+  return word;
+}

@@ -1,0 +1,125 @@
+// The newest bytes of what a run writes, as they come; the whole of it on request. Never holds more than it shows.
+
+import { address, refusal } from "./api.js";
+import { byId, setText } from "./dom.js";
+import { size } from "./words.js";
+
+/** So much of the end of a stream is shown, bytes. */
+export const NEWEST = 4096;
+/** More than this is a file to be saved, not text on a page. */
+const WHOLE_AT_MOST = 4 * 1024 * 1024;
+
+/** onWish(): what is listened to has changed. onError(ApiError). */
+export function logView({ onWish, onError }) {
+  const place = byId("log");
+  const stream = byId("stream");
+  const whole = byId("whole");
+  let run = null;
+  let serial = 0;
+  let bytes = new Uint8Array(0);
+  let all = false;
+  let end = 0;
+
+  function clear() {
+    bytes = new Uint8Array(0);
+    all = false;
+    end = 0;
+    whole.textContent = "Show the whole log";
+    refresh();
+  }
+
+  /** said: {key, simulationType, simulationId, model, serial}, or null. */
+  function show(said) {
+    if (said?.key === run?.key && said?.serial === run?.serial) return;
+    const other = said?.key !== run?.key;
+    run = said;
+    if (said && said.serial !== serial) clear();
+    serial = said?.serial ?? 0;
+    if (other) onWish();
+  }
+
+  /** What to listen to, for the stream of news. */
+  const wish = () => (run ? { logs: run.key, stream: stream.value, tail: String(NEWEST) } : {});
+
+  /** A piece of output: {computeJid, computeJobSerial, stream, offset, nextOffset, dropped, text, end}. */
+  function piece(said) {
+    if (!run || said.computeJid !== run.key || said.stream !== stream.value || said.computeJobSerial < serial) return;
+    if (said.computeJobSerial > serial) {
+      serial = said.computeJobSerial;
+      clear();
+    }
+    // a stream that was opened anew may tell again what is here
+    if (said.nextOffset <= end && said.text) return;
+    const skipped = said.dropped ? `\n[${said.dropped} bytes are not kept]\n` : "";
+    add(new TextEncoder().encode(skipped + said.text));
+    end = said.nextOffset;
+    refresh();
+  }
+
+  function add(more) {
+    const joined = new Uint8Array(bytes.length + more.length);
+    joined.set(bytes);
+    joined.set(more, bytes.length);
+    const keep = all ? WHOLE_AT_MOST : NEWEST;
+    bytes = joined.slice(Math.max(0, joined.length - keep));
+  }
+
+  function refresh() {
+    const atEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 24;
+    let first = 0;
+    // the rest of a character that was cut is not shown
+    while (first < Math.min(4, bytes.length) && (bytes[first] & 0xc0) === 0x80) first += 1;
+    setText(place, new TextDecoder().decode(bytes.subarray(first)));
+    if (atEnd) place.scrollTop = place.scrollHeight;
+    whole.hidden = end === 0;
+    setText(byId("log-note"), noted());
+  }
+
+  function noted() {
+    if (!run) return "";
+    if (end === 0) return "Nothing has been written yet.";
+    return end <= bytes.length ? `All ${size(end)}.` : `The newest ${size(bytes.length)} of ${size(end)}.`;
+  }
+
+  const wholeAddress = (query = {}) =>
+    address(`run-log/${run.simulationType}/${run.simulationId}/${run.model}`, { stream: stream.value, ...query });
+
+  /** The newest bytes by asking, for when the stream of news is not open. */
+  async function ask() {
+    if (!run?.serial || all) return;
+    const mine = run;
+    const response = await fetch(wholeAddress({ tail: String(NEWEST), computeJobSerial: String(run.serial) }));
+    if (!response.ok) throw await refusal(response);
+    const text = new Uint8Array(await response.arrayBuffer());
+    if (mine !== run) return;
+    bytes = text;
+    end = Number(response.headers.get("X-Jobscribe-Offset") ?? 0) + text.length;
+    refresh();
+  }
+
+  async function showWhole() {
+    if (all) {
+      all = false;
+      bytes = bytes.slice(Math.max(0, bytes.length - NEWEST));
+      whole.textContent = "Show the whole log";
+      return refresh();
+    }
+    if (end > WHOLE_AT_MOST) return void window.open(wholeAddress(), "_blank", "noopener");
+    const response = await fetch(wholeAddress({ computeJobSerial: String(serial) }));
+    if (!response.ok) throw await refusal(response);
+    const text = new Uint8Array(await response.arrayBuffer());
+    all = true;
+    bytes = text;
+    end = Math.max(end, text.length);
+    whole.textContent = "Show only the newest";
+    place.scrollTop = place.scrollHeight;
+    return refresh();
+  }
+
+  stream.addEventListener("change", () => {
+    clear();
+    onWish();
+  });
+  whole.addEventListener("click", () => showWhole().catch(onError));
+  return { show, wish, piece, ask };
+}

@@ -1,0 +1,172 @@
+// The user's runs as far as this page knows them, by computeJid. What is heard of a run may come late or twice; it never makes a run
+// younger, nor undoes its end. Asks the front end where the stream of news does not tell. Draws nothing.
+
+import { ApiError, post } from "./api.js";
+import { isActive } from "./words.js";
+
+const LISTED = 30;
+const REMEMBERED = "jobscribe.values";
+const VALUES_KEPT = 60;
+/** How often to ask where nobody says it, seconds. */
+const ASK_SECS = 2;
+
+/** A status for the page: what the run reports stands in it, but never in the place of what the system knows. */
+const flat = (status) => ({ ...(status.parallelStatus ?? {}), ...status });
+
+/** onChange(run), onError(error). */
+export function runsStore({ onChange, onError }) {
+  const runs = new Map();
+  let apps = new Map();
+  let timer = 0;
+
+  const appOf = (run) => apps.get(run.simulationType);
+  const modelOf = (run) => appOf(run)?.models?.find((m) => m.name === run.model);
+
+  /** Newest first. */
+  const all = () => [...runs.values()].sort((a, b) => b.at - a.at || b.serial - a.serial);
+
+  async function load(itsApps) {
+    apps = itsApps;
+    const { jobs } = await post("own-jobs", { active: null, limit: LISTED });
+    for (const row of jobs) {
+      if (!apps.has(row.simulationType) || runs.has(row.computeJid)) continue;
+      const run = added(row.computeJid, row.simulationType, row.simulationId, row.computeModel);
+      run.at = row.computeJobQueued ?? 0;
+      run.serial = row.computeJobSerial ?? 0;
+      run.status = { ...row };
+      onChange(run);
+    }
+  }
+
+  function added(key, simulationType, simulationId, model) {
+    const run = { key, simulationType, simulationId, model, serial: 0, hash: null, at: Date.now() / 1000, status: { state: "pending" }, heardAt: 0 };
+    runs.set(key, run);
+    return run;
+  }
+
+  /** What the page was told of a run, in a reply or an event. Returns the run, or null where it is none of ours. */
+  function hear(said) {
+    const run = runs.get(said.computeJid);
+    if (!run) return null;
+    const serial = said.computeJobSerial ?? 0;
+    if (serial && serial < run.serial) return run;
+    const sameRun = serial === run.serial;
+    if (sameRun && isActive(said) && !isActive(run.status)) return run;
+    const kept = sameRun ? reported(run.status) : {};
+    run.serial = serial || run.serial;
+    run.hash = said.computeJobHash ?? (sameRun ? run.hash : null);
+    run.at = said.computeJobQueued ?? run.at;
+    run.status = { ...kept, ...flat(said) };
+    run.heardAt = performance.now();
+    onChange(run);
+    return run;
+  }
+
+  /** A status without a report does not take back the last one. */
+  const reported = ({ frameCount, percentComplete, result }) => ({ frameCount, percentComplete, result });
+
+  function progressed({ computeJid, computeJobSerial, parallelStatus }) {
+    const run = runs.get(computeJid);
+    if (!run || computeJobSerial !== run.serial || !isActive(run.status)) return;
+    run.status = { ...run.status, ...parallelStatus, ...ours(run.status) };
+    onChange(run);
+  }
+
+  const OURS = ["state", "reason", "error", "known", "since", "over", "queueState", "elapsedTime", "computeJid", "computeJobSerial"];
+  const ours = (status) => Object.fromEntries(OURS.filter((n) => n in status).map((n) => [n, status[n]]));
+
+  // ---- asking
+
+  const named = (run) => ({ simulationType: run.simulationType, simulationId: run.simulationId, report: run.model });
+
+  async function start(simulationType, simulationId, model, values) {
+    const said = await post("run-simulation", {
+      simulationType, simulationId, report: model, models: { [model]: values }, forceRun: false,
+    });
+    if (!runs.has(said.computeJid)) added(said.computeJid, simulationType, simulationId, model);
+    rememberValues(said.computeJid, values);
+    return hear(said);
+  }
+
+  async function ask(run) {
+    const said = await post("run-status", { ...named(run), computeJobSerial: run.serial });
+    if (said.state === "missing" && run.serial) return void (await askForCurrent(run));
+    heardWithResult(run, said);
+  }
+
+  /** Another run has taken its place: that one is what there is to show. */
+  async function askForCurrent(run) {
+    const said = await post("run-status", named(run));
+    if (said.state !== "missing") return heardWithResult(run, said);
+    run.status = { ...said };
+    onChange(run);
+  }
+
+  function heardWithResult(run, said) {
+    const isResult = modelOf(run)?.kind === "sequential" && said.state === "completed";
+    hear(isResult ? { ...said, result: said } : said);
+  }
+
+  async function cancel(run) {
+    const body = { ...named(run), computeJobSerial: run.serial };
+    if (run.hash) body.computeJobHash = run.hash;
+    hear(await post("run-cancel", body));
+  }
+
+  /** Asks for everything that is not over, and for `shown`. */
+  async function askAll(shown) {
+    const due = all().filter((run) => isActive(run.status) || run.status.over === false || run === shown);
+    await Promise.all(due.map((run) => ask(run)));
+  }
+
+  /** While the stream of news is not open. also(): what else is to be asked for. */
+  function keepAsking(shown, also) {
+    stopAsking();
+    const round = async () => {
+      let pause = ASK_SECS;
+      try {
+        await askAll(shown());
+        await also();
+        const active = all().filter((r) => isActive(r.status));
+        pause = Math.max(1, Math.min(...active.map((r) => r.status.nextRequestSeconds ?? ASK_SECS), active.length ? 60 : 10));
+      } catch (error) {
+        // that nobody answers is shown already
+        if (!(error instanceof ApiError) || error.http === 401) onError(error);
+        pause = 5;
+      }
+      if (timer !== null) timer = setTimeout(round, pause * 1000);
+    };
+    timer = setTimeout(round, 0);
+  }
+
+  function stopAsking() {
+    clearTimeout(timer);
+    timer = null;
+  }
+
+  function clear() {
+    stopAsking();
+    runs.clear();
+  }
+
+  return {
+    load, all, hear, progressed, start, ask, askAll, cancel, keepAsking, stopAsking, clear, appOf, modelOf, get: (key) => runs.get(key),
+  };
+}
+
+// ---- the values a run was started with: the system keeps them, but tells them to nobody; this browser remembers its own
+
+function remembered() {
+  try {
+    return JSON.parse(localStorage.getItem(REMEMBERED)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function rememberValues(key, values) {
+  const kept = Object.entries({ ...remembered(), [key]: values }).slice(-VALUES_KEPT);
+  localStorage.setItem(REMEMBERED, JSON.stringify(Object.fromEntries(kept)));
+}
+
+export const valuesOf = (run) => remembered()[run.key] ?? null;

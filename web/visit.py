@@ -1,0 +1,101 @@
+"""One request on its way through its route: whose it is, what it brings, and what all routes share. Decides nothing."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import flask
+import msgspec
+import werkzeug.exceptions
+
+from ..protocol.errors import Refusal
+from ..protocol.ids import parse
+from ..runtime.log import Log
+from .counts import Counts
+from .simulations import Simulations
+from .upstream import Upstream
+
+#: A body of JSON may be so long; files have a limit of their own, which the supervisor keeps.
+MAX_BODY = 2 * 1024 * 1024
+
+T = TypeVar("T")
+User = Callable[[flask.Request], str | None]
+May = Callable[[str, str, str | None], Refusal | None]
+Admin = Callable[[str], bool]
+
+
+class Site:
+    """What the routes of one blueprint share. streams: how many downloads may hold a worker at once."""
+
+    def __init__(
+        self, upstream: Upstream, simulations: Simulations, log: Log, *, user: User, may: May | None, admin: Admin | None, streams: int
+    ) -> None:
+        self.upstream, self.simulations, self.log = upstream, simulations, log
+        self.user, self.may, self.admin = user, may, admin
+        self.counts = Counts()
+        self.streams = threading.BoundedSemaphore(streams)
+
+
+class Visit:
+    """uid: "" for a visitor, where those are let in. args: the variables of the address, not checked yet."""
+
+    def __init__(self, site: Site, api: str, request: flask.Request, uid: str, args: Mapping[str, str]) -> None:
+        self.site, self.api, self.request, self.uid, self._args = site, api, request, uid, args
+
+    @property
+    def upstream(self) -> Upstream:
+        return self.site.upstream
+
+    def body(self, type_: type[T]) -> T:
+        """The request's JSON as this type. Raises Refusal (badRequest, tooLarge, tooDeep)."""
+        self.request.max_content_length = MAX_BODY
+        try:
+            return msgspec.json.decode(self.request.get_data(cache=False) or b"{}", type=type_)
+        except werkzeug.exceptions.RequestEntityTooLarge:
+            raise Refusal("tooLarge", f"a request may take {MAX_BODY} bytes; upload large data as a file") from None
+        except werkzeug.exceptions.HTTPException as e:
+            raise Refusal("badRequest", f"the request was cut off: {e.description}") from None
+        except msgspec.ValidationError as e:
+            raise Refusal("badRequest", _sentence(str(e))) from None
+        except RecursionError:
+            raise Refusal("tooDeep", "the request is nested too deep") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            raise Refusal("badRequest", f"the body is not JSON: {e}") from None
+
+    def arg(self, name: str) -> str:
+        """A variable of the address, as it is."""
+        return self._args[name]
+
+    def id(self, what: str) -> str:
+        """A variable of the address that is an id. Raises Refusal("badRequest")."""
+        return parse(what, self._args[what])
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.request.args.get(name, default)
+
+    def number(self, name: str, most: int) -> int:
+        """A whole number of the query, 0 where it is missing. Raises Refusal("badRequest")."""
+        return number(name, self.query(name, "0"), most)
+
+    def allowed(self, simulation_type: str | None) -> None:
+        """Raises what the site's hook says against it."""
+        refusal = self.site.may(self.uid, self.api, simulation_type) if self.site.may is not None and self.uid else None
+        if refusal is not None:
+            raise refusal
+
+    def log(self, jid: str | None, content: Mapping[str, Any]) -> None:
+        """The line by which a request is found again; what happens to it next stands in the supervisor's log, with the same ids."""
+        self.site.log("class=WebReq content={}", {"api": "api_" + self.api, "uid": self.uid, **content}, jid=jid)
+
+
+def number(name: str, text: str, most: int) -> int:
+    """Plain digits only. Raises Refusal("badRequest")."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 16) or int(text) > most:
+        raise Refusal("badRequest", f"{name} must be a whole number up to {most}; got {ascii(text)[:40]}")
+    return int(text)
+
+
+def _sentence(text: str) -> str:
+    """msgspec's message, without Python's words."""
+    said = text.replace("Object contains", "it has an").replace("Object missing", "it lacks the").replace("`null`", "nothing")
+    return ("the request does not fit: " + said[0].lower() + said[1:])[:400]
