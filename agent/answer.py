@@ -5,6 +5,7 @@ the processes themselves are the business of `workers` and `worker`.
 """
 
 import os
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..apps import registry
 from ..apps.app import App, AppError, Frame, Run
 from ..apps.plain import NotPlain, encoded
 from ..protocol.errors import Refusal
+from ..protocol.exits import signal_name
 from ..protocol.messages import Call
 from . import run_files
 
@@ -88,6 +90,8 @@ def what(call: Call) -> str:
             return f"the result of {app}"
         case "get_simulation_frame":
             return f"the frame of {app}"
+        case "list_run_files":
+            return f"the list of downloads of {app}"
         case "download_run_file":
             return f"the download of {app}"
         case "analysis_job" | "stateful_compute" | "stateless_compute":
@@ -111,13 +115,32 @@ def _whole(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-# ---- the six kinds
+# ---- of a fork that did not answer
+
+
+def garbage(call: Call) -> Outcome:
+    """The app has written where only its answer may be written."""
+    return Outcome("appFailed", f"{what(call)} wrote into the channel of its own answer, which is of no use now")
+
+
+def unanswered(call: Call, status: int) -> Outcome:
+    """The process ended. status: as waitpid gives it."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return Outcome("appFailed", f"{what(call)} ended its process with exit code {code} instead of returning")
+    memory = "; perhaps the machine was out of memory" if -code == signal.SIGKILL else ""
+    return Outcome("appFailed", f"{what(call)} was ended by {signal_name(-code)}{memory}")
+
+
+# ---- the seven kinds
 
 
 def _value(app: App, call: Call) -> Any:
     match call.job_cmd:
         case "get_simulation_frame":
             return _frame(app, call)
+        case "list_run_files":
+            return {"files": app.downloads(_run(call))}
         case "download_run_file":
             return {"name": _download(app, call)}
         case "analysis_job":

@@ -94,11 +94,12 @@ class _Computation:
     def _run_code(self, command: list[str], env: dict[str, str]) -> int:
         """Execute it; its code. SIGTERM is the code's to obey: who stops a job sends it to every process of it."""
         signal.signal(signal.SIGTERM, self._stop)
-        ours = {k: v for k, v in os.environ.items() if k.startswith("JOBSCRIBE_")}
+        started_with = _started_with()
+        ours = {k: v for k, v in started_with.items() if k.startswith("JOBSCRIBE_")}
         try:
             # the lock of this execution is for every process of it, so descriptors are not closed; all others close themselves
             code = subprocess.Popen(
-                command, cwd=self._given.run_dir, env={**os.environ, **env, **ours}, stdin=subprocess.DEVNULL, close_fds=False,
+                command, cwd=self._given.run_dir, env={**started_with, **env, **ours}, stdin=subprocess.DEVNULL, close_fds=False,
             )
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -160,6 +161,13 @@ def _wake_by_signals() -> int:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     return reading
+
+
+def _started_with() -> dict[str, str]:
+    """The environment that this process was given; an interpreter adds to its own (LC_CTYPE, where there is no locale)."""
+    with open("/proc/self/environ", "rb") as f:
+        entries = f.read().split(b"\0")
+    return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in (e.partition(b"=") for e in entries) if equals}
 
 
 # ---- files

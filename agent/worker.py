@@ -14,6 +14,7 @@ itself belonged to a call that is over, and is killed. It ends when the agent do
 import faulthandler
 import gc
 import importlib
+import io
 import os
 import resource
 import select
@@ -35,8 +36,8 @@ _PACKET = 256 * 1024
 #: A process with threads cannot be forked well, and these libraries start some when they are imported. Many calls run at once anyway,
 #: so they find it so, too; unless the login environment says something else.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-#: Killing goes on for so long (seconds) before what is left is left to the next look.
-_KILL_SECS = 1.0
+#: Killing goes on for so long (seconds); what is left then cannot be killed from here. So many looks are taken at it in a row.
+_KILL_SECS, _LOOKS = 1.0, 100
 _LENGTH_BYTES = 4
 #: Made before the fork: a decoder learns the shape of its messages when it is made.
 _call = msgspec.msgpack.Decoder(Call)
@@ -161,41 +162,32 @@ class _Worker:
                 os.close(fd)
 
     def _kill(self, pid: int) -> None:
-        """The fork and all below it. It stays, stopped, until the others are dead, so that they stay below it.
-
-        A pid that is in `_forks` was not waited for, so no other process can have it.
-        """
-        if pid not in self._forks:
-            return
-        os.kill(pid, signal.SIGSTOP)
-        processes.kill_until_gone(lambda: _below(pid), _KILL_SECS)
-        os.kill(pid, signal.SIGKILL)
+        """The fork; all below it is met when it is buried. Its pid is no other's: while it is in `_forks`, it was not waited for."""
+        if pid in self._forks:
+            os.kill(pid, signal.SIGKILL)
 
     def _bury(self) -> None:
         """Reap what has ended, kill what ended calls have left behind, then say which calls are over."""
-        ended = self._reaped()
-        if self._strangers():
-            if processes.kill_until_gone(self._strangers, _KILL_SECS):
-                self._beyond.update((p.pid, p.ticks) for p in self._strangers())
-            ended += self._reaped()
+        ended = self._buried()
         folders = [self._forks.pop(pid) for pid, _ in ended]
         for folder in folders:
             self._clean(folder)
         for pid, status in ended:
             self._tell(News("ended", pid, status))
 
-    def _reaped(self) -> list[tuple[int, int]]:
+    def _buried(self) -> list[tuple[int, int]]:
+        """Forks that have ended, with their status; by then nothing is left of them."""
         ended: list[tuple[int, int]] = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return ended
-            if pid == 0:
-                return ended
-            self._cleaners.discard(pid)
-            if pid in self._forks:
-                ended.append((pid, status))
+        for _ in range(_LOOKS):  # what was just buried may have left us children that were not in the list yet
+            buried = dict(iter(_reaped, (0, 0)))
+            self._cleaners -= buried.keys()
+            ended += [(pid, status) for pid, status in buried.items() if pid in self._forks]
+            if self._strangers():
+                if processes.kill_until_gone(self._strangers, _KILL_SECS):
+                    self._beyond.update((p.pid, p.ticks) for p in self._strangers())
+            elif not buried:
+                break
+        return ended
 
     def _strangers(self) -> list[processes.Process]:
         """Children that were not forked here."""
@@ -249,17 +241,18 @@ class _Worker:
     def _end(self) -> None:
         signal.set_wakeup_fd(-1)
         for pid in self._forks:
-            self._kill(pid)
-        for pid in self._forks:
-            os.waitpid(pid, 0)
-        self._forks.clear()
-        processes.kill_until_gone(self._strangers, _KILL_SECS)
+            os.kill(pid, signal.SIGKILL)
+        self._forks.clear()  # from here on they are strangers, too
+        self._buried()
         shutil.rmtree(self._setting.folder, ignore_errors=True)
 
 
-def _below(pid: int) -> list[processes.Process]:
-    table = processes.table()
-    return [table[p] for p in processes.with_descendants([pid], table) if p != pid]
+def _reaped() -> tuple[int, int]:
+    """pid and status of a child that was over; (0, 0) where there is none."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return 0, 0
 
 
 # ---- inside a fork
@@ -373,8 +366,13 @@ def _settle(setting: Setting) -> None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = setting.path
+    if processes.environment(os.getpid(), b"LC_CTYPE") == [None]:
+        os.environ.pop("LC_CTYPE", None)  # the interpreter set it where no locale was (PEP 538)
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
+    for stream in (sys.stdout, sys.stderr):  # what a call prints is seen although it is killed, and no character stops it
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
     os.umask(setting.umask)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()

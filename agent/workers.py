@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import msgspec
 from ..protocol.ids import short_op
 from ..protocol.messages import Call, CallReply, OpError, op_name
 from ..runtime.log import Log
-from .answer import Outcome, what
+from .answer import Outcome, garbage, unanswered, what
 from .login_env import LoginEnvironment
 from .worker import News, Order
 from .worker_link import Fork, WorkerLink
@@ -237,17 +236,17 @@ class Workers:
             work.heard += data
             size = int.from_bytes(work.heard[:_LENGTH_BYTES])
             if len(work.heard) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
-                self._stop(work.call.op_id, _garbage(work.call))
+                self._stop(work.call.op_id, garbage(work.call))
                 return
             if len(work.heard) >= _LENGTH_BYTES + size:
-                self._answered(work, bytes(work.heard[_LENGTH_BYTES : _LENGTH_BYTES + size]))
+                self._answered(work, memoryview(work.heard)[_LENGTH_BYTES : _LENGTH_BYTES + size])
                 return
 
-    def _answered(self, work: _Work, body: bytes) -> None:
+    def _answered(self, work: _Work, body: memoryview) -> None:
         try:
             outcome = _outcome.decode(body)
         except msgspec.DecodeError:
-            self._stop(work.call.op_id, _garbage(work.call))
+            self._stop(work.call.op_id, garbage(work.call))
             return
         self._finish(work, work.verdict or outcome)
         if outcome.imported or outcome.loaded:
@@ -311,7 +310,7 @@ class Workers:
             return
         self._heard(work)  # its last word may lie in the socket still
         if work.call.op_id in self._works:
-            self._finish(work, work.verdict or Outcome("appFailed", _how(work.call, status)))
+            self._finish(work, work.verdict or unanswered(work.call, status))
 
     def _finish(self, work: _Work, outcome: Outcome) -> None:
         """Out of all books, into the log, and to who waits."""
@@ -389,16 +388,3 @@ async def _send_rest(fork: Fork, data: bytes) -> None:
 def _emptied(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _garbage(call: Call) -> Outcome:
-    return Outcome("appFailed", f"{what(call)} wrote into the channel of its own answer, which is of no use now")
-
-
-def _how(call: Call, status: int) -> str:
-    """How a call ended that did not answer. status: as waitpid gives it."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"{what(call)} ended its process with exit code {code} instead of returning"
-    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-    return f"{what(call)} was ended by {name}" + ("; perhaps the machine was out of memory" if -code == signal.SIGKILL else "")

@@ -106,7 +106,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     frame(run, frame): of a parallel model; may be asked while it runs. Raises AppError for a frame that is not there (yet).
     outcome(run, code): the sentence for the user about an end with this code (a signal is negative); None: the usual one.
     downloads(run): names of the files in the run directory that are worth offering, in order.
-    download(run, suffix): make the file that was asked for and return its name in the run directory.
+    download(run, suffix): make the file that was asked for and return its name in the run directory; each of `downloads` is a suffix.
     lib_files(data): names of the library files that the run reads; their digests are part of the computeJobHash.
     """
 

@@ -76,10 +76,14 @@ def result(run: Run) -> Any:
     }
 
 
+def downloads(run: Run) -> tuple[str, ...]:
+    return (CSV, "growth.json") if (run.run_dir / "growth.json").exists() else ()
+
+
 def download(run: Run, suffix: str) -> str:
-    if suffix == "json":
+    if suffix in ("json", "growth.json"):
         return "growth.json"
-    if suffix not in ("", "csv"):
+    if suffix not in ("", "csv", CSV):
         raise AppError(f"there is no download {suffix!a}; there are: csv, json")
     grown = _grown(run)
     temporary = run.run_dir / f".{CSV}.{os.getpid()}"
@@ -198,6 +202,6 @@ def _float(args: Data, name: str, default: float | None, *, low: float, high: fl
 
 app = App(
     name="myapp", title="A growing dog", version="1", models=(MODEL,), parameters=parameters, lib_files=lib_files, prepare=prepare,
-    result=result, downloads=lambda run: (CSV, "growth.json"), download=download, analysis={"ageAt": age_at},
+    result=result, downloads=downloads, download=download, analysis={"ageAt": age_at},
     stateful={"listDogs": list_dogs, "addDog": add_dog, "deleteDog": delete_dog}, stateless={"idealWeight": ideal_weight},
 )

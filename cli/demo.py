@@ -103,7 +103,7 @@ def _started(root: Path, shown: _Shown) -> "subprocess.Popen[bytes]":
     said = root / "supervisor.err"
     with said.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jobscribe.cli", "up", "--root", str(root), "--port", "0"],
+            [sys.executable, "-P", "-m", "jobscribe.cli", "up", "--no-web", "--root", str(root), "--port", "0"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True,
         )
     line = _first_line(process)

@@ -12,8 +12,9 @@ from .options import common_options
 
 #: name -> (module, function or group in it, one line of help). "" for the module: a group below.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("serve", "up", "Start a supervisor for this user: development mode, its own secret."),
+    "up": ("serve", "up", "Start supervisor and front end for this user: development mode, its own secret."),
     "supervisor": ("serve", "supervisor", "Start a supervisor with a configured secret (for services)."),
+    "server": ("serve", "server", "Start a front end for browsers (for services)."),
     "agent": ("forward", "agent", "Start an agent (drivers do this)."),
     "keeper": ("forward", "keeper", "Start a keeper (drivers do this)."),
     "run": ("run", "run", "Submit a command, follow its output, exit with its code."),

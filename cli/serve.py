@@ -1,19 +1,25 @@
-"""`jobscribe up` and `jobscribe supervisor`: configuration in, a supervisor running, one line when it is ready."""
+"""`jobscribe up`, `supervisor` and `server`: configuration in, processes running, one line when they are ready."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..protocol.errors import Refusal
 from .session import command, session
+
+if TYPE_CHECKING:
+    from ..service.settings import Settings
+    from .front import FrontDoor
 
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed([
-        click.option("--port", type=click.IntRange(0, 65535), help="Port of the HTTP interface; 0 takes a free one."),
-        click.option("--ip", metavar="IP", help="Address of the HTTP interface."),
+        click.option("--port", type=click.IntRange(0, 65535), help="Port of the address that is printed; 0 takes a free one."),
+        click.option("--ip", metavar="IP", help="The address itself."),
         click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist."),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any setting, by its name in `jobscribe config show`."),
     ]):
@@ -23,12 +29,25 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command()
 @_settings_options
-def up(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...]) -> None:
-    """Start a supervisor for this user and stay in front: development mode, on loopback, with a secret of its own.
+@click.option("--no-web", is_flag=True, help="Start no front end: print the address of the supervisor's own interface.")
+def up(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...], no_web: bool) -> None:
+    """Start supervisor and front end for this user and stay in front: development mode, on loopback, with a secret of its own.
 
-    Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
+    Prints one line on standard output when it is ready, with the address for browsers; its log goes to standard error and
+    <root>/log. Where a port is given, the supervisor's own interface takes a free one (see <root>/client.json).
     """
-    _serve({"supervisor.port": port, "supervisor.ip": ip, "supervisor.development": True, **assignments(sets)}, file)
+    given: dict[str, Any] = {"supervisor.development": True, **assignments(sets)}
+    if no_web:
+        _serve({"supervisor.port": port, "supervisor.ip": ip, **given}, file)
+        return
+    options = _options({"server.port": port, "server.ip": ip, **given})
+    settings = _loaded(options, file)
+    if port is not None and "supervisor.port" not in settings.origins:
+        options["supervisor.port"] = 0
+        settings = _loaded(options, file)
+    from .front import FrontDoor
+
+    _both(settings, FrontDoor(settings, options, file))
 
 
 @command()
@@ -39,6 +58,20 @@ def supervisor(port: int | None, ip: str | None, file: str | None, sets: tuple[s
     Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
     """
     _serve({"supervisor.port": port, "supervisor.ip": ip, **assignments(sets)}, file)
+
+
+@command()
+@_settings_options
+def server(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...]) -> None:
+    """Start the front end alone and stay in front: for services, behind a proxy. `server.user_hook` says who the users are.
+
+    Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
+    """
+    from ..web.server import main
+
+    settings = _loaded(_options({"server.port": port, "server.ip": ip, **assignments(sets)}), file)
+    say = _announcer()
+    main(settings, say)
 
 
 def assignments(sets: tuple[str, ...]) -> dict[str, str]:
@@ -52,19 +85,54 @@ def assignments(sets: tuple[str, ...]) -> dict[str, str]:
     return out
 
 
-def _serve(options: dict[str, Any], file: str | None) -> None:
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given, and the root of this command line."""
+    return {k: v for k, v in {"root": session().options.get("root"), **options}.items() if v is not None}
+
+
+def _loaded(options: dict[str, Any], file: str | None) -> "Settings":
     from ..service.config import load
+
+    return load(options, file=file)
+
+
+def _serve(options: dict[str, Any], file: str | None) -> None:
     from ..supervisor.app import main
 
-    s = session()
-    settings = load({"root": s.options.get("root"), **options}, file=file)
+    settings = _loaded(_options(options), file)
+    say = _announcer()
+    main(settings, lambda where: say(where["url"], where["root"]))
+
+
+def _both(settings: "Settings", door: "FrontDoor") -> None:
+    """The supervisor in this process, the front end in one beside it."""
+    from ..supervisor.app import main
+
+    say = _announcer()
+    failed = False
+
+    def give_up() -> None:
+        nonlocal failed
+        failed = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        main(settings, lambda where: door.start(lambda: say(door.url, where["root"]), give_up), front=door.url)
+    finally:
+        door.stop()
+    if failed:
+        raise Refusal("internal", "the front end did not start; the lines above say why ('jobscribe up --no-web' starts without it)")
+
+
+def _announcer() -> Callable[[str, str], None]:
+    """What prints the one line that stands on standard output."""
     ready = _only_for_the_ready_line()
 
-    def announce(where: dict[str, Any]) -> None:
+    def say(url: str, root: str) -> None:
         with os.fdopen(ready, "w") as out:
-            out.write(f"jobscribe ready at {where['url']} root={where['root']}\n")
+            out.write(f"jobscribe ready at {url} root={root}\n")
 
-    main(settings, announce)
+    return say
 
 
 def _only_for_the_ready_line() -> int:

@@ -19,7 +19,7 @@ MAX_FRAME = 1024 * 1024
 #: largest message, after its chunks were put together
 MAX_MESSAGE = 16 * 1024 * 1024
 MAX_DEPTH = 16
-#: keys of one frame; a full page of a snapshot has 5,400
+#: keys of one frame; a full page of a snapshot has 9,000, where each execution has the largest report
 MAX_KEYS = 10_000
 #: elements of one list
 MAX_ITEMS = 100_000

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from . import reports
 from .exits import ExitInfo, Instant, Span
 from .ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
 
@@ -18,13 +19,16 @@ Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Stream = Literal["stdout", "stderr"]
 #: What an app can be asked to do: read a run's result or a frame, analyse it, make a file of it, or compute without a run.
-JobCmd = Literal["sequential_result", "get_simulation_frame", "analysis_job", "download_run_file", "stateful_compute", "stateless_compute"]
+JobCmd = Literal[
+    "sequential_result", "get_simulation_frame", "analysis_job", "list_run_files", "download_run_file", "stateful_compute",
+    "stateless_compute",
+]
 #: The largest answer of a call, bytes; what does not fit into a frame goes in pieces.
 REPLY_LIMIT = 8 * 1024 * 1024
 #: Data of a simulation, of a call: how deep they may be nested, so that a frame with them is within the codec's limit.
 DATA_DEPTH = 10
 #: The largest report of an execution, bytes of JSON.
-REPORT_LIMIT = 16 * 1024
+REPORT_LIMIT = reports.LIMIT
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True, rename="camel"):
@@ -244,7 +248,7 @@ Direction = Literal["to_agent", "to_supervisor"]
 UNIONS: dict[str, Any] = {"to_agent": ToAgent, "to_supervisor": ToSupervisor}
 
 #: What is bigger goes in more than one page.
-SNAPSHOT_PAGE = 200
+SNAPSHOT_PAGE = 100
 
 
 def op_name(message: Any) -> str:

@@ -3,8 +3,13 @@
 Jobs write these lines themselves, so whatever is in them is a stranger's. Standard library only: the keeper reads them, too.
 """
 
+from __future__ import annotations
+
 import json
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a keeper does without what it does not need
+    from typing import Any
 
 #: Bytes of one line.
 LIMIT = 16 * 1024

@@ -23,7 +23,7 @@ PREFIX = "JOBSCRIBE_"
 #: What a job finds in its environment; a command started inside a job has them too, so they are known here and mean nothing.
 JOB_NAMES = frozenset({
     "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL", "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX",
-    "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE", "JOBSCRIBE_CRASHPOINT",
+    "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE", "JOBSCRIBE_REPORT", "JOBSCRIBE_CRASHPOINT",
 })
 #: What only the command line reads, and the place of the file.
 CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET"})

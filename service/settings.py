@@ -68,7 +68,7 @@ class ServerSettings:
     ip: str = _is("127.0.0.1", text, "address of the front end")
     port: int = _is(8000, port_number, "its port; 0 takes a free one")
     threads: int = _is(16, count, "requests that it answers at once")
-    user_hook: str | None = _is(None, or_none(text), "module:function(request) that says whose a request is; needed outside of `jobscribe up`")
+    user_hook: str | None = _is(None, or_none(text), "module:function(request) that says whose a request is; needed by `jobscribe server`")
     may_hook: str | None = _is(None, or_none(text), "module:function(uid, api, simulation_type) that returns what speaks against it")
     admin_hook: str | None = _is(None, or_none(text), "module:function(uid) that says who may see everybody's jobs")
     supervisor_url: str | None = _is(None, or_none(text), "address of the supervisor's HTTP interface (default: what its root says)")

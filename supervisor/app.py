@@ -139,8 +139,7 @@ class _Supervisor:
         self._live = Live(self._desk)
         self._progress.heard = self._live.progressed
         self._uploads = Uploads(Library(self._user_root(), limit=settings.limits.upload_bytes))
-        self._performer.engine, self._performer.hub, self._performer.desk = self._engine, self._hub, self._desk
-        self._performer.tasks = tasks
+        self._performer.bind(self._engine, self._hub, self._desk, tasks)
         self._servers: list[tornado.httpserver.HTTPServer] = []
 
     def _deliver(self, call: Callable[[], None]) -> None:

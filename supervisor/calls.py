@@ -28,10 +28,11 @@ PIECE = 256 * 1024
 FILE_SECS = 30.0
 
 #: Whether a job_cmd reads a run, and what the log calls it.
-_OF_A_RUN = frozenset({"sequential_result", "get_simulation_frame", "analysis_job", "download_run_file"})
+_OF_A_RUN = frozenset({"sequential_result", "get_simulation_frame", "analysis_job", "list_run_files", "download_run_file"})
 API_NAMES: Mapping[str, str] = {
     "sequential_result": "sequentialResult", "get_simulation_frame": "simulationFrame", "analysis_job": "analysisJob",
-    "download_run_file": "downloadRunFile", "stateful_compute": "statefulCompute", "stateless_compute": "statelessCompute",
+    "list_run_files": "runFiles", "download_run_file": "downloadRunFile", "stateful_compute": "statefulCompute",
+    "stateless_compute": "statelessCompute",
 }
 
 

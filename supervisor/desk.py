@@ -201,7 +201,7 @@ class Desk:
         run = entry.job.run
         if run is None or reply.get("computeJobSerial") != run.serial:
             return {**reply, "parallelStatus": None}
-        return {**reply, "simulationType": run.spec.simulation_type, "parallelStatus": self.progress.of(entry.job)}
+        return {**reply, "parallelStatus": self.progress.of(entry.job)}
 
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:
         """At once, or as soon as the run is over (at the latest after wait_secs)."""

@@ -207,12 +207,18 @@ class Reader:
             since = sorted((pair for pair in self._since(self._position) if pair[0] not in self._changed), key=lambda pair: pair[1])
             self._changed = dict(since) | self._changed
             self._progressed = dict.fromkeys(jid for jid in self._wish.jids if jid not in self._changed)
+            # what can change without an event may have done so meanwhile, and is told when it is looked at
+            self._told = dict.fromkeys(self._standing(), (0, None))
             self._awake.set()
             return f"id: {self._id()}\n\n".encode()
-        rows = [] if self._named else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
-        events = [self._status(jid, None) for jid in self._wish.jids or [row.jid for row in rows]]
+        events = [self._status(jid, None) for jid in self._standing()]
         # until the last of them has come, who comes back begins anew
         return b"".join(events) + f"id: {self._id()}\n\n".encode()
+
+    def _standing(self) -> list[str]:
+        """The jobs that were named, else those of the user that are not over."""
+        rows = [] if self._named else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
+        return list(self._wish.jids) or [row.jid for row in rows]
 
     def _since(self, position: int) -> Iterator[tuple[str, int]]:
         """Jobs that changed after this position."""
@@ -268,7 +274,9 @@ class Reader:
     def _looked_again(self) -> Iterator[bytes]:
         for jid, (_, look) in list(islice(self._told.items(), LOOKED_AT)):
             entry = self._durable(jid)
-            if entry is not None and _look(self._desk.describe(entry)) != look:
+            if entry is None or not entry.job.busy:
+                del self._told[jid]
+            elif _look(self._desk.describe(entry)) != look:
                 yield self._status(jid, None)
 
     def _status(self, jid: str, id_: str | None) -> bytes:

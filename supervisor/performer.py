@@ -52,6 +52,10 @@ class Performer:
         self.hub: Hub
         self.desk: Desk
 
+    def bind(self, engine: Engine, hub: Hub, desk: Desk, tasks: dict[str, TaskDriver]) -> None:
+        """They need each other: the rest of the making."""
+        self.engine, self.hub, self.desk, self.tasks = engine, hub, desk, tasks
+
     def perform(self, effect: Effect) -> None:
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():

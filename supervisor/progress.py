@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..db.job import Job
+from ..protocol import reports
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, split_jid
 from ..protocol.messages import REPORT_LIMIT, RunReport
@@ -33,8 +34,8 @@ class Progress:
         if task is None or not task.live or task.agent_key != key:
             self._counters.add("reportOfNothing")
             return
-        if len(msgspec.json.encode(message.report)) > REPORT_LIMIT:
-            self._counters.add("reportTooLarge")
+        if reports.wrong(message.report) is not None or len(msgspec.json.encode(message.report)) > REPORT_LIMIT:
+            self._counters.add("reportRefused")
             return
         mine = self._reports.setdefault(token.jid, {})
         before = mine.get(token)

@@ -48,7 +48,8 @@ class Tail:
 
     def __init__(self, desk: Desk, uid: str, jid: str, stream: Stream, place: Place, *, tail: int = 0) -> None:
         self._desk, self._uid, self._jid, self._stream = desk, uid, jid, stream
-        self._serial, self._offset, self._ended, self._tail = place.serial, place.offset, place.ended, tail
+        self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
+        self._tail = 0 if place.serial else tail
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     async def pieces(self) -> AsyncIterator[Piece]:

@@ -3,6 +3,18 @@
 Talks to the supervisor over HTTP only. Nothing about runs is decided here.
 """
 
-from .blueprint import create_blueprint
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .blueprint import create_blueprint
 
 __all__ = ["create_blueprint"]
+
+
+def __getattr__(name: str) -> Any:
+    """Flask is imported by who wants the blueprint, and not by the process of `up`, which only starts one that does."""
+    if name != "create_blueprint":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .blueprint import create_blueprint
+
+    return create_blueprint

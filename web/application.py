@@ -15,12 +15,13 @@ from ..runtime.log import Log
 from ..service.safety import is_loopback
 from ..service.settings import Settings
 from . import errors, sign_in
-from .blueprint import METHODS, as_json, create_blueprint
+from .blueprint import METHODS, create_blueprint
+from .visit import as_json
 
 STATIC = Path(__file__).parent / "static"
 #: Scripts, pictures and styles come from here and from nowhere else, and no other site may show our page inside its own.
 POLICY = (
-    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; "
+    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
 SESSION_SECS = 30 * 86400
@@ -32,6 +33,8 @@ def create_app(settings: Settings, source: Source, log: Log, *, development: boo
     Raises Refusal where a hook cannot be had.
     """
     app = flask.Flask(__name__, static_folder=None)
+    # an address that is not quite right is not there: a redirection would not be in our form
+    app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     user = sign_in.user if development else _required(server.user_hook)
     streams = max(1, server.threads // 2)
@@ -55,7 +58,7 @@ def _for_development(app: flask.Flask, source: Source) -> None:
     app.config.update(
         # browsers send cookies to all ports of a host: each root has its own
         SESSION_COOKIE_NAME=f"jobscribe-{key[:8]}", SESSION_COOKIE_SAMESITE="Lax", SESSION_COOKIE_HTTPONLY=True,
-        PERMANENT_SESSION_LIFETIME=SESSION_SECS,
+        PERMANENT_SESSION_LIFETIME=SESSION_SECS, SESSION_REFRESH_EACH_REQUEST=False,
     )
     app.secret_key = hashlib.sha256(key.encode()).hexdigest()
     app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
@@ -116,7 +119,7 @@ def _form_of_errors(log: Log) -> Callable[[Exception], flask.Response]:
 def _required(hook: str | None) -> Callable[..., Any]:
     found = _optional("server.user_hook", hook)
     if found is None:
-        raise Refusal("unsafe", "nobody says who the users are; name a module:function in server.user_hook (for development: 'jobscribe up')")
+        raise Refusal("unsafe", "nobody says who the users are; name a module:function in server.user_hook")
     return found
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flask
-import msgspec
 
 from ..client.address import Address, Source, in_root
 from ..client.errors import ClientError
@@ -24,7 +23,7 @@ from . import csrf, errors, openapi
 from .routes import ROUTES, Route
 from .simulations import Simulations
 from .upstream import Upstream
-from .visit import Admin, May, Site, User, Visit
+from .visit import Admin, May, Site, User, Visit, as_json
 
 #: All of them, so that a wrong one is answered in our form, too.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
@@ -41,12 +40,14 @@ def create_blueprint(
     user: says whose request this is (a uid of 8 letters or digits), None for nobody. The only source of the uid.
     may: what speaks against this user's use of this api and simulation type (None where there is none): a Refusal, as of
     `planRequired` or `forbidden`. admin: may this user see everybody's jobs? streams: downloads that may hold a worker at once.
+    `app.extensions[name].close()` gives back what is held, for sites that come and go within one process.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
     site = Site(
         Upstream(_source(supervisor), log.redactor), Simulations(apps_also), log, user=user, may=may, admin=admin, streams=streams,
     )
     blueprint = flask.Blueprint(name, __name__)
+    blueprint.record_once(lambda state: state.app.extensions.__setitem__(name, site))
     by_path: dict[str, dict[str, Route]] = {}
     for route in ROUTES:
         by_path.setdefault(route.path, {})[route.method] = route
@@ -146,7 +147,3 @@ def _refused(site: Site, refusal: Refusal, methods: Any) -> flask.Response:
         response.headers["Allow"] = ", ".join(methods)
     return response
 
-
-def as_json(body: Any, status: int = 200) -> flask.Response:
-    raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    return flask.Response(raw, status=status, mimetype="application/json")

@@ -4,8 +4,9 @@ Two lines of defence, either of which would do: a form of another site can send 
 asked for by a preflight request, which is never answered; and where the browser says from where a request comes, it must be here.
 """
 
-from collections.abc import Mapping
 from urllib.parse import urlsplit
+
+from werkzeug.datastructures import Headers
 
 from ..protocol.errors import Refusal
 
@@ -14,17 +15,17 @@ HEADER = "X-Jobscribe"
 _PORTS = {"http": 80, "https": 443}
 
 
-def check(headers: Mapping[str, str], host: str, *, wants_json: bool) -> None:
+def check(headers: Headers, host: str, *, wants_json: bool) -> None:
     """Raises Refusal("crossSite"). host: the request's own, as its sender wrote it."""
     if wants_json:
-        if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+        if (headers.get("Content-Type") or "").partition(";")[0].strip().lower() != "application/json":
             raise Refusal("crossSite", "this request must be JSON (Content-Type: application/json)")
     elif HEADER not in headers:
         raise Refusal("crossSite", f"this request must have the header {HEADER}")
     check_origin(headers, host)
 
 
-def check_origin(headers: Mapping[str, str], host: str, *, must_be_said: bool = False) -> None:
+def check_origin(headers: Headers, host: str, *, must_be_said: bool = False) -> None:
     """Raises Refusal("crossSite") unless the request comes from this site, as far as it says."""
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
     if site is not None and site != "same-origin":

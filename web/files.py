@@ -7,6 +7,7 @@ import mimetypes
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from urllib.parse import quote
 
 import flask
 import msgspec
@@ -16,8 +17,8 @@ from ..client.connection import Reply
 from ..protocol.errors import Refusal
 from ..protocol.ids import compute_jid
 from ..protocol.requests import CallRequest, JobLog, RunFile
-from . import runs
-from .visit import Site, Visit
+from . import errors, runs
+from .visit import Site, Visit, as_json
 
 _MAX_SUFFIX = 255
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f/\\]")
@@ -54,6 +55,17 @@ class _Body:
                 self._site.streams.release()
 
 
+def run_files(v: Visit) -> bytes:
+    """The names that the app offers for download; each of them is a suffix."""
+    type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
+    v.allowed(type_)
+    model = v.site.simulations.model(type_, model_name)
+    return v.upstream.call(CallRequest(
+        uid=v.uid, job_cmd="list_run_files", simulation_type=type_, compute_model=model.name,
+        compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=v.number("computeJobSerial", 2**53),
+    ))
+
+
 def download_run_file(v: Visit) -> flask.Response:
     """The file that the app makes or names for this suffix. `frame` is Sirepo's place for one frame's number; -1 is the whole run."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
@@ -64,12 +76,13 @@ def download_run_file(v: Visit) -> flask.Response:
         raise Refusal("badRequest", f"suffix must not be longer than {_MAX_SUFFIX} characters")
     if not re.fullmatch(r"-?[0-9]{1,9}", v.arg("frame"), re.ASCII):
         raise Refusal("badRequest", "frame must be a number; -1 is the whole run")
-    serial = runs.completed_serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
+    serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     jid = compute_jid(v.uid, sid, model.name)
-    made = msgspec.json.decode(v.upstream.call(CallRequest(
+    call = CallRequest(
         uid=v.uid, job_cmd="download_run_file", simulation_type=type_, compute_model=model.name, compute_jid=jid,
         compute_job_serial=serial, args={"suffix": suffix, "frame": int(v.arg("frame"))},
-    )), type=_Made)
+    )
+    made = msgspec.json.decode(v.upstream.call(call), type=_Made)
     v.log(jid, {"computeJid": jid, "computeJobSerial": serial, "name": made.name})
     return _file(v, RunFile(uid=v.uid, compute_jid=jid, compute_job_serial=serial, name=made.name))
 
@@ -86,23 +99,36 @@ def _file(v: Visit, wanted: RunFile) -> flask.Response:
         answer = _described(flask.Response(), wanted.name, etag, modified)
         answer.headers["Content-Length"] = str(size)
         return answer
-    return _sent(v, wanted, _range(v, etag, modified, size))
+    try:
+        return _sent(v, wanted, _range(v, etag, modified, size))
+    except Refusal as e:
+        if e.code != "rangeNotSatisfiable":
+            raise
+        v.site.counts.add("refused." + e.code)
+        refused = as_json(errors.body(e), e.http)
+        refused.headers["Content-Range"] = f"bytes */{size}"
+        return refused
 
 
-def _range(v: Visit, etag: str, modified: datetime | None, size: int) -> "tuple[int, int] | None":
+def _range(v: Visit, etag: str, modified: datetime | None, size: int) -> tuple[int, int] | None:
     """(first byte, one after the last) that is asked for; None for the whole file. Raises Refusal("rangeNotSatisfiable")."""
     asked = werkzeug.http.parse_range_header(v.request.headers.get("Range"))
     if asked is None or asked.units != "bytes" or len(asked.ranges) != 1 or not _still(v, etag, modified):
         return None
-    found = asked.range_for_length(size)
-    if found is None:
+    first, end = asked.ranges[0]
+    if first < 0:  # the last so many bytes
+        first, end = max(0, size + first), size
+    if first >= size:
         raise Refusal("rangeNotSatisfiable", f"the file has {size} bytes")
-    return found
+    return first, min(size, end or size)
 
 
 def _still(v: Visit, etag: str, modified: datetime | None) -> bool:
     """Is the file the one of which the browser has a part?"""
-    condition = werkzeug.http.parse_if_range_header(v.request.headers.get("If-Range"))
+    said = v.request.headers.get("If-Range", "")
+    condition = werkzeug.http.parse_if_range_header(said)
+    if said.startswith("W/"):
+        return False  # it is only said to be like it
     if condition.etag is not None:
         return condition.etag == werkzeug.http.unquote_etag(etag)[0]
     return condition.date is None or condition.date == modified
@@ -128,7 +154,7 @@ def _sent(v: Visit, wanted: RunFile, part: tuple[int, int] | None) -> flask.Resp
 def _described(answer: flask.Response, name: str, etag: str, modified: datetime | None) -> flask.Response:
     headers = answer.headers
     shown = _CONTROLS.sub("_", name.rpartition("/")[2]) or "file"
-    headers.set("Content-Disposition", "attachment", filename=shown)
+    headers["Content-Disposition"] = "attachment; " + _parameter(shown)
     headers["Content-Type"] = mimetypes.guess_type(shown)[0] or "application/octet-stream"
     headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
     headers["Accept-Ranges"] = "bytes"
@@ -136,6 +162,13 @@ def _described(answer: flask.Response, name: str, etag: str, modified: datetime 
     headers["Cache-Control"] = "private, no-cache"
     answer.last_modified = modified
     return answer
+
+
+def _parameter(name: str) -> str:
+    """The name as a header has it (RFC 6266)."""
+    if name.isascii():
+        return werkzeug.http.dump_options_header("", {"filename": name}).removeprefix("; ")
+    return f"filename*=UTF-8''{quote(name, safe='')}"
 
 
 def _moment(text: str) -> datetime | None:
@@ -150,7 +183,7 @@ def run_log(v: Visit) -> flask.Response:
     stream, tail = v.query("stream", "stdout"), v.number("tail", 512 * 1024)
     if stream not in ("stdout", "stderr"):
         raise Refusal("badRequest", "stream must be stdout or stderr")
-    serial = runs.completed_serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
+    serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     request = JobLog(
         uid=v.uid, compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=serial,
         stream="stdout" if stream == "stdout" else "stderr", tail=tail, limit=tail or LOG_PIECE,

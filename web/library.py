@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
 
 import msgspec
+from werkzeug.exceptions import ClientDisconnected
 
 from ..protocol.errors import Refusal
 from . import schemas
@@ -41,7 +42,10 @@ def delete_lib_file(v: Visit) -> bytes:
 def _pieces(v: Visit, length: int) -> Iterator[bytes]:
     left = length
     while left > 0:
-        piece = v.request.stream.read(min(CHUNK, left))
+        try:
+            piece = v.request.stream.read(min(CHUNK, left))
+        except (ClientDisconnected, OSError):
+            piece = b""
         if not piece:
             raise Refusal("badRequest", f"the upload was cut off {left} bytes before its end")
         left -= len(piece)

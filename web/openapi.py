@@ -53,11 +53,11 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": VARIABLES[name]}}
         for name in _VARIABLE.findall(route.path)
     ]
-    query = [{"name": q.name, "in": "query", "description": q.about, "schema": _query_schema(q)} for q in route.query]
+    query: list[dict[str, Any]] = [{"name": q.name, "in": "query", "description": q.about, "schema": _query_schema(q)} for q in route.query]
     if route.method in ("PUT", "DELETE"):
         about = "any value: shows that the request was not sent by another site"
         query.append({"name": HEADER, "in": "header", "required": True, "description": about, "schema": {"type": "string", "minLength": 1}})

@@ -84,7 +84,7 @@ def unix(path: str) -> Connect:
 async def _connected(stream: tornado.iostream.IOStream, address: object) -> tornado.iostream.IOStream:
     try:
         async with asyncio.timeout(CONNECT_SECS):
-            await stream.connect(address)  # type: ignore[arg-type]
+            await stream.connect(address)
     except BaseException:
         stream.close()
         raise
@@ -189,6 +189,8 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         answer = _Answer(self)
         try:
             await server.read_response(answer)
+        except tornado.iostream.StreamClosedError:
+            pass  # the browser left, and its connection was closed here: nobody is there to be told
         finally:
             if not answer.begun:
                 self._refuse(Refusal("supervisorUnavailable", "this part of the site was stopped before it answered; ask again"))

@@ -77,6 +77,10 @@ ROUTES: tuple[Route, ...] = (
         about="Have the app compute something with the user's library",
     ),
     Route(
+        api="runFiles", method="GET", path=f"/run-files/{_JOB}", answer=files.run_files, reply=schemas.RunFilesReply, query=(_SERIAL,),
+        about="The files of a run that are worth a download",
+    ),
+    Route(
         api="downloadRunFile", method="GET", path=f"/download-run-file/{_JOB}/<frame>", answer=files.download_run_file, gives="file",
         query=(Variable("suffix", "which file, as the app calls it"), _SERIAL), about="Download a file of a run",
     ),

@@ -187,10 +187,10 @@ def _again(req_id: str) -> str:
     return hashlib.blake2b(req_id.encode(), digest_size=16, key=b"again").hexdigest()
 
 
-def completed_serial(v: Visit, simulation_type: str, simulation_id: str, model: str, serial: int) -> int:
+def serial(v: Visit, simulation_type: str, simulation_id: str, model: str, wanted: int) -> int:
     """The serial of the run that is to be read, if it is this user's and of this app. Raises Refusal("notFound")."""
     jid = compute_jid(v.uid, simulation_id, model)
-    request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_serial=serial)
+    request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_serial=wanted)
     reply = v.upstream.object("run-status", request)
     if reply.get("computeJobSerial") is None or reply.get("simulationType", simulation_type) != simulation_type:
         raise Refusal("notFound", f"there is no job {jid}")

@@ -13,7 +13,7 @@ from ..protocol.requests import Hash, KnownSerial
 from ..protocol.status import Status
 
 Data = dict[str, Any]
-Method = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")]
+Method = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Deadline = Annotated[float, msgspec.Meta(gt=0, le=600)]
 Word = Annotated[str, msgspec.Meta(max_length=64)]
 
@@ -222,6 +222,12 @@ class ResourcesReply(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[int]
     ip: str | None = None
     until: float | None = None
+
+
+class RunFilesReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Names; each of them is a suffix for /download-run-file."""
+
+    files: list[str]
 
 
 class LibFile(msgspec.Struct, frozen=True, kw_only=True):

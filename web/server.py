@@ -1,24 +1,23 @@
-"""The processes that serve the front end: `jobscribe server` (waitress alone, behind a proxy of the house), and the child of `jobscribe up`.
+"""The processes that serve the front end: `jobscribe server` (waitress, behind a proxy of the house), and the child of `jobscribe up`.
 
-The child gets its listening socket from its parent and puts the small proxy in front of waitress, which only it can reach. It ends when
-its parent does, whatever ended that.
+The child gets its listening socket from its parent and puts the small proxy in front of waitress, which nobody else can reach. It ends
+when its parent does, whatever ended that.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import flask
 import msgspec
-import waitress
-import waitress.server
+from waitress.server import create_server
 
 from ..client.address import Source, fixed, in_root
 from ..protocol.errors import Refusal
@@ -30,23 +29,12 @@ from ..service.log import PkdebugSink, open_log
 from ..service.safety import check_server, read_secret
 from ..service.settings import Settings
 from .application import create_app
+from .child import Start, bound, url_of
 from .proxy import Proxy, serve, unix
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
 HIGH_WATER = 512 * 1024
 TITLE = "jobscribe server"
-
-
-class Start(msgspec.Struct, frozen=True):
-    """What the child is told on its standard input, which is held open for as long as the parent lives.
-
-    listen, ready: descriptors of the listening socket, and of a pipe on which one byte says that it serves.
-    """
-
-    options: dict[str, Any]
-    file: str | None
-    listen: int
-    ready: int
 
 
 def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
@@ -60,7 +48,7 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
     _set_title(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _interrupt())
-    url = f"http://{_shown(s.ip)}:{listening.getsockname()[1]}"
+    url = url_of(s.ip, listening)
     log("server ready at {} root={}", url, settings.root)
     announce(url, settings.root)
     try:
@@ -82,14 +70,13 @@ def child() -> None:
         processes.set_dumpable(False)
         _set_title(settings)
         app = create_app(settings, in_root(settings.root), log, development=True)
-        with tempfile.TemporaryDirectory(prefix="jobscribe-") as folder:
-            path = os.path.join(folder, "web.sock")
-            inner = socket.socket(socket.AF_UNIX)
-            inner.bind(path)
-            inner.listen(128)
-            server = _waitress(app, settings, inner)
-            threading.Thread(target=server.run, name="waitress", daemon=True).start()
-            asyncio.run(_proxied(settings, start, path, log))
+        path = _private_path(settings.root)
+        inner = socket.socket(socket.AF_UNIX)
+        inner.bind(path)
+        inner.listen(128)
+        server = _waitress(app, settings, inner)
+        threading.Thread(target=server.run, name="waitress", daemon=True).start()
+        asyncio.run(_proxied(settings, start, path, log))
     finally:
         sink.close()
 
@@ -116,25 +103,16 @@ def _parent_is_gone(tell: Callable[[], object]) -> None:
     tell()
 
 
-def bound(ip: str, port: int) -> socket.socket:
-    """A listening socket. Raises Refusal("portTaken")."""
-    listening = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((ip, port))
-        listening.listen(128)
-    except OSError as e:
-        listening.close()
-        raise Refusal("portTaken", f"port {port} of {ip} cannot be used: {e.strerror or e}") from None
-    return listening
-
-
-def _shown(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip
+def _private_path(root: str) -> str:
+    """Of a unix socket in the root, that only this user can reach; by descriptor, since such a path may only have 107 bytes."""
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("web.sock", dir_fd=folder)
+    return f"/proc/self/fd/{folder}/web.sock"
 
 
 def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) -> Any:
-    return waitress.create_server(
+    return create_server(
         app, sockets=[listening], threads=settings.server.threads, ident=None, outbuf_high_watermark=HIGH_WATER,
         max_request_body_size=settings.limits.upload_bytes + 64 * 1024, clear_untrusted_proxy_headers=True,
     )

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import flask
 import msgspec
+from flask.typing import ResponseReturnValue
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import derived_id
@@ -38,10 +39,10 @@ def uid_of(name: str, own_uid: str) -> str:
     return own_uid if name == getpass.getuser() else derived_id(name.encode(), key=b"jobscribe development user")[:8]
 
 
-def sign_in(own_uid: str) -> Callable[[], object]:
+def sign_in(own_uid: str) -> Callable[[], ResponseReturnValue]:
     """POST {"name"}, or a form with it."""
 
-    def view() -> object:
+    def view() -> ResponseReturnValue:
         request = flask.request
         _same_person(request.headers.get(PEER_HEADER))
         form = request.mimetype == "application/x-www-form-urlencoded"
@@ -59,13 +60,13 @@ def sign_in(own_uid: str) -> Callable[[], object]:
     return view
 
 
-def sign_out() -> object:
+def sign_out() -> ResponseReturnValue:
     csrf.check(flask.request.headers, flask.request.host, wants_json=True)
     flask.session.clear()
     return {"state": "ok"}
 
 
-def who() -> object:
+def who() -> ResponseReturnValue:
     """Who is signed in."""
     if user(flask.request) is None:
         raise Refusal("unauthenticated", "nobody is signed in")

@@ -1,8 +1,9 @@
-"""The front end's side of the supervisor's HTTP interface: one kept connection a thread, one of its own for each stream.
+"""The front end's side of the supervisor's HTTP interface: connections that are kept, and one of its own for each stream.
 
 Nothing is tried for long here: a worker that waits serves nobody, and the browser asks again by itself.
 """
 
+import contextlib
 import http.client
 import os
 import threading
@@ -32,7 +33,8 @@ class Upstream:
 
     def __init__(self, source: Source, redactor: Redactor) -> None:
         self._source, self._redactor = source, redactor
-        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._idle: list[tuple[int, Connection]] = []
 
     def address(self) -> Address:
         """Where it is now, looked up anew."""
@@ -72,28 +74,43 @@ class Upstream:
     def upload(self, path: str, pieces: Iterable[bytes], length: int) -> bytes:
         """Send these pieces, of `length` bytes in all. Tried once: they cannot be had again."""
         headers = {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
-        with Stream(*self._connection().stream(path, headers, IDLE_SECS, method="PUT", body=pieces)) as stream:
+        with self._connection() as connection, Stream(*connection.stream(path, headers, IDLE_SECS, method="PUT", body=pieces)) as stream:
             return stream.read()
+
+    def close(self) -> None:
+        """Give back the connections that lie idle."""
+        for _, connection in self._take_all():
+            connection.close()
 
     def _elsewhere(self, once: Callable[[Connection], T]) -> T:
         """Tried again, once, where the supervisor was started anew in another place, or with another secret."""
-        connection = self._connection()
-        before = connection.address()
-        try:
-            return once(connection)
-        except ClientError as e:
-            if e.code not in ("unreachable", "unauthenticated") or self.address() == before:
-                raise
-            connection.forget()
-            return once(connection)
+        with self._connection() as connection:
+            before = connection.address()
+            try:
+                return once(connection)
+            except ClientError as e:
+                if e.code not in ("unreachable", "unauthenticated") or self.address() == before:
+                    raise
+                connection.forget()
+                return once(connection)
 
-    def _connection(self) -> Connection:
-        """This thread's; a process that was forked has its own."""
-        kept = getattr(self._local, "kept", None)
-        if kept is None or kept[0] != os.getpid():
-            kept = self._local.kept = (os.getpid(), Connection(self.address, budget_secs=0.0))
-        connection: Connection = kept[1]
-        return connection
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """One that nobody else uses meanwhile. A process that was forked has its own."""
+        with self._lock:
+            pid, connection = self._idle.pop() if self._idle else (0, None)
+        if connection is None or pid != os.getpid():
+            pid, connection = os.getpid(), Connection(self.address, budget_secs=0.0)
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                self._idle.append((pid, connection))
+
+    def _take_all(self) -> list[tuple[int, Connection]]:
+        with self._lock:
+            taken, self._idle = self._idle, []
+            return taken
 
 
 class Stream:

@@ -35,6 +35,9 @@ class Site:
         self.counts = Counts()
         self.streams = threading.BoundedSemaphore(streams)
 
+    def close(self) -> None:
+        self.upstream.close()
+
 
 class Visit:
     """uid: "" for a visitor, where those are let in. args: the variables of the address, not checked yet."""
@@ -88,6 +91,12 @@ class Visit:
         self.site.log("class=WebReq content={}", {"api": "api_" + self.api, "uid": self.uid, **content}, jid=jid)
 
 
+def as_json(body: Any, status: int = 200) -> flask.Response:
+    """bytes are JSON already."""
+    raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return flask.Response(raw, status=status, mimetype="application/json")
+
+
 def number(name: str, text: str, most: int) -> int:
     """Plain digits only. Raises Refusal("badRequest")."""
     if not (text.isascii() and text.isdigit() and len(text) <= 16) or int(text) > most:
@@ -97,5 +106,7 @@ def number(name: str, text: str, most: int) -> int:
 
 def _sentence(text: str) -> str:
     """msgspec's message, without Python's words."""
-    said = text.replace("Object contains", "it has an").replace("Object missing", "it lacks the").replace("`null`", "nothing")
+    said = text.replace("\\\\Z'", "$'")
+    for theirs, ours in (("Object contains", "it has an"), ("Object missing", "it lacks the"), ("`null`", "nothing")):
+        said = said.replace(theirs, ours)
     return ("the request does not fit: " + said[0].lower() + said[1:])[:400]

@@ -54,6 +54,8 @@ class Output:
             np.save(f, plate.astype("<f4"))
         os.rename(f"{name}.new", name)
         self._history.write(f"{index},{seconds:.6g},{plate.mean():.6g},{plate.max():.6g}\n")
+        sys.stdout.write(f"frame {index + 1:5d} of {self._frames}   t = {seconds:.6g} s   highest {plate.max():.6g} degC\n")
+        sys.stdout.flush()
         self._report(index + 1)
 
     def _report(self, count: int) -> None:

@@ -78,7 +78,7 @@ def hottest(run: Run, args: Data) -> Any:
 
 
 def download(run: Run, suffix: str) -> str:
-    if suffix in ("", "csv"):
+    if suffix in ("", "csv", HISTORY):
         return HISTORY
     if suffix != "npy":
         raise AppError(f"there is no download {suffix!a}; there are: csv (temperatures over time), npy (the last frame)")
@@ -146,5 +146,5 @@ def _plate(path: Path) -> "tuple[int, array[float]]":
 
 app = App(
     name="heat", title="Heat in a plate", version="1", models=(MODEL,), parameters=parameters, prepare=prepare, frame=frame,
-    downloads=lambda run: (HISTORY,), download=download, analysis={"hottest": hottest},
+    downloads=lambda run: (HISTORY,) if (run.run_dir / HISTORY).exists() else (), download=download, analysis={"hottest": hottest},
 )

@@ -1,10 +1,8 @@
 """An app's run, by a real keeper: whatever an app or its code does, its user gets a sentence, and the status stays true."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +337,14 @@ def test_a_code_that_cleans_up_gets_its_time_and_no_result_is_read(runs: Runs, k
     end = keeper.end_of(token)
     assert (end.stop_reason, end.signal, end.termination_message) == ("cancel", signal.SIGTERM, None)
     assert keeper.text(token) == "cleaned up\n"
+
+
+def test_the_codes_own_exit_is_told_also_when_it_was_stopped(runs: Runs, keeper: Keeper) -> None:
+    token = runs.launch("outcome_explains", sh="trap 'sleep 0.3; exit 5' TERM; sleep $NAP & wait")
+    until(keeper.naps)
+    keeper.stop(token, grace=10.0)
+    end = keeper.end_of(token)
+    assert (end.stop_reason, end.code, end.termination_message) == ("cancel", 5, None)
 
 
 def test_a_code_that_does_not_want_to_end_is_killed(runs: Runs, keeper: Keeper) -> None:

@@ -62,11 +62,13 @@ def test_the_contract_and_the_environment(shell: list[str], evidence: Path) -> N
     assert (got["JOBSCRIBE_TASK_ROLE"], got["JOBSCRIBE_TASK_INDEX"]) == ("worker", "3")
     assert got["JOBSCRIBE_RUN_DIR"] == str(evidence.parent / "run") == got["PWD"]
     assert got["JOBSCRIBE_TERMINATION_MESSAGE"] == f"{evidence}/termination-message"
+    assert got["JOBSCRIBE_REPORT"] == f"{evidence}/report.jsonl"
     assert (got["PYTHONUNBUFFERED"], got["PYTHONFAULTHANDLER"]) == ("1", "1")
     assert (got["A"], got["B"]) == ("login", "it's\nlogin")
     assert set(got) - {"OLDPWD", "_", "SHLVL"} == {
         "PATH", "A", "B", "PWD", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL",
         "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX", "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE",
+        "JOBSCRIBE_REPORT",
     }
 
 

@@ -5,13 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobscribe.agent import session as session_module
-from jobscribe.agent.session import REPEAT_SECS, Forget, Launch, Quit, Read, Send, Session, Stop
+from jobscribe.agent.session import REPEAT_SECS, Fetch, Forget, Launch, Quit, Read, Send, Session, StartCall, Stop, StopCall
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.messages import (
     SNAPSHOT_PAGE,
+    Call,
     Cancel,
+    CancelCall,
     Kill,
+    ReadFile,
     ReadLog,
     Run,
     RunAck,
@@ -139,6 +142,22 @@ def test_the_others_in_every_state(state):
     read = ReadLog(op_id="o" * 32, token=T, stream="stdout", offset=0, limit=10)
     assert s.received(read, 1.0) == [Read(read)]
     assert s.received(Kill(reason="bye", stop_jobs=True), 1.0) == [Quit("bye", True)]
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("state", STATES)
+def test_calls_and_files_are_no_executions(state, up):
+    """They are passed on, in every state, again and again, and change nothing: a call never touches what is known of a run."""
+    s = session(*STATES[state], up=up)
+    call = Call(op_id="c" * 32, job_cmd="get_simulation_frame", simulation_type="heat", compute_model="command", run_dir="/d", lib_dir="/l",
+                deadline_secs=1.0, reply_limit=10)
+    file = ReadFile(op_id="f" * 32, run_dir="/d", name="out.json", offset=0, limit=10)
+    before = s.executions()
+    for _ in range(2):
+        assert s.received(call, 1.0) == [StartCall(call)]
+        assert s.received(CancelCall(op_id=call.op_id), 1.0) == [StopCall(call.op_id)]
+        assert s.received(file, 1.0) == [Fetch(file)]
+    assert s.executions() == before
 
 
 @pytest.mark.parametrize(("state", "expected"), [

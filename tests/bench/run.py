@@ -93,7 +93,7 @@ class Jobscribe:
 def jobscribe(root: Path) -> Iterator[Jobscribe]:
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobscribe.cli", "up", "--root", str(root), "--port", "0", "--set", f"slots.local_sequential={SLOTS}"],
+        [sys.executable, "-m", "jobscribe.cli", "up", "--no-web", "--root", str(root), "--port", "0", "--set", f"slots.local_sequential={SLOTS}"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )
     assert process.stdout is not None

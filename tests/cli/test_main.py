@@ -81,7 +81,7 @@ def up(*args: str, tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[s
 
 
 def test_up_prints_exactly_one_line_when_it_is_ready(tmp_path: Path) -> None:
-    done = up("up", "--port", "8123", "--set", "limits.grace_secs=9", tmp_path=tmp_path, JOBSCRIBE_LIMITS_GRACE_SECS="5")
+    done = up("up", "--no-web", "--port", "8123", "--set", "limits.grace_secs=9", tmp_path=tmp_path, JOBSCRIBE_LIMITS_GRACE_SECS="5")
     assert done.returncode == 0
     assert done.stdout == f"jobscribe ready at http://127.0.0.1:8123 root={tmp_path}\n"
     assert done.stderr.splitlines() == ["a log line", "a line of a child", "True 9.0"]

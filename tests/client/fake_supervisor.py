@@ -42,6 +42,11 @@ class FakeSupervisor:
         #: what a stream sends before it is cut, in the middle of a block
         self.cut_with = b""
         self.streams_opened: list[dict[str, str]] = []
+        #: what any run's file holds, and after how many bytes its reading breaks off; negative: never
+        self.file, self.file_cut_after = b"", -1
+        #: files of the one library there is, and bytes that one may have
+        self.library: dict[str, bytes] = {}
+        self.upload_limit = 2**40
         self.on_submit: Callable[[str, dict[str, Any]], None] = lambda jid, spec: None
         self._serial = 1_700_000_000
         self._lock = threading.RLock()
@@ -55,7 +60,7 @@ class FakeSupervisor:
 
     def start(self, port: int = 0) -> None:
         """Listen (again), by default on a port that was not used before, and write client.json."""
-        self._call(self._listen, port)
+        self._on_loop(self._listen, port)
         self.publish()
 
     def publish(self) -> None:
@@ -66,7 +71,7 @@ class FakeSupervisor:
 
     def stop(self) -> None:
         """Stop listening and cut every connection, as a killed process does."""
-        self._call(self._shut)
+        self._on_loop(self._shut)
 
     def close(self) -> None:
         self.stop()
@@ -79,7 +84,8 @@ class FakeSupervisor:
         return f"http://127.0.0.1:{self.port}"
 
     def _listen(self, port: int) -> None:
-        app = tornado.web.Application([("/api/events", _Events, {"fake": self}), ("/api/(.*)", _Api, {"fake": self})])
+        own = [("/api/events", _Events), ("/api/run-file", _File), ("/api/lib-file", _Library), ("/api/lib-files", _Library), ("/api/apps", _Apps)]
+        app = tornado.web.Application([*((path, handler, {"fake": self}) for path, handler in own), ("/api/(.*)", _Api, {"fake": self})])
         self._server = tornado.httpserver.HTTPServer(app)
         sockets = tornado.netutil.bind_sockets(port, "127.0.0.1")
         self.port = sockets[0].getsockname()[1]
@@ -87,7 +93,7 @@ class FakeSupervisor:
 
     def drop_connections(self) -> None:
         """Close what lies idle, as servers do; go on listening."""
-        self._call(self._drop)
+        self._on_loop(self._drop)
 
     async def _shut(self) -> None:
         self._server.stop()
@@ -98,7 +104,7 @@ class FakeSupervisor:
             connection.stream.close()
         await asyncio.sleep(0)
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _on_loop(self, function: Callable[..., Any], *args: Any) -> Any:
         async def run() -> Any:
             result = function(*args)
             return await result if asyncio.iscoroutine(result) else result
@@ -229,6 +235,15 @@ class FakeSupervisor:
             "logs": ["/evidence/stdout.log"], "try": ["jobscribe job logs --stderr " + jid],
         }
 
+    def _call(self, body: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
+        return b'{"said":  [1, null]}', {}
+
+    def _begin_session(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"state": "ok"}
+
+    def _global_resources(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"ports": list(range(20000, 20000 + body["ports"])), "ip": "127.0.0.1", "until": 1.5}
+
     def _trace(self, body: dict[str, Any]) -> dict[str, Any]:
         found = [jid for jid in self.jobs if jid.startswith(body["id"])]
         if len(found) != 1:
@@ -327,3 +342,57 @@ class _Events(_Handler):
                 self.write(f"id: {after}\nevent: {event['event']['type']}\ndata: {json.dumps(event)}\n\n")
                 await self.flush()
             await asyncio.sleep(0.005)
+
+
+class _Apps(_Handler):
+    def get(self) -> None:
+        if self.may():
+            self.finish(json.dumps({"apps": ["command", "heat"]}))
+
+
+class _File(_Handler):
+    async def post(self) -> None:
+        planned = self.planned("run-file")
+        if not self.may():
+            return
+        if planned is not None:
+            self.say(*planned)
+            return
+        body, fake = json.loads(self.request.body), self.fake
+        end = None if body["length"] is None else body["offset"] + body["length"]
+        data = fake.file[body["offset"] : end]
+        for name, value in (("Content-Length", len(data)), ("X-Jobscribe-Size", len(fake.file)), ("ETag", '"e"'), ("Last-Modified", "now")):
+            self.set_header(name, str(value))
+        if fake.file_cut_after >= 0:
+            self.write(data[: fake.file_cut_after])
+            await self.flush()
+            self.request.connection.stream.close()
+        else:
+            self.finish(data)
+
+
+@tornado.web.stream_request_body
+class _Library(_Handler):
+    def prepare(self) -> None:
+        self.body = b""
+
+    def data_received(self, chunk: bytes) -> None:
+        self.body += chunk
+        if len(self.body) > self.fake.upload_limit and not self._finished:
+            self.set_header("Connection", "close")
+            self.say(*error("tooLarge", "as the test wants it"))
+
+    def get(self) -> None:
+        files = [{"name": n, "size": len(d), "sha256": "s", "mtime": 1.5} for n, d in self.fake.library.items()]
+        self.finish(json.dumps({"files": files}))
+
+    def put(self) -> None:
+        name = self.get_query_argument("name")
+        self.fake.library[name] = self.body
+        self.finish(json.dumps({"name": name, "size": len(self.body), "sha256": "s"}))
+
+    def delete(self) -> None:
+        if self.fake.library.pop(self.get_query_argument("name"), None) is None:
+            self.say(*error("notFound", "there is no such file"))
+        else:
+            self.finish(json.dumps({"state": "ok"}))

@@ -1,82 +1,27 @@
-"""The LAMMPS plug-in: it needs the contract and nothing else of jobscribe, rewrites Debian's decks with numbers alone, and reads
-what the real LAMMPS writes while it is being written. The whole way through a supervisor is in `test_lammps_served`."""
+"""The LAMMPS plug-in: it needs the contract and nothing else of jobscribe, rewrites Debian's decks with numbers alone, and shows what
+the real LAMMPS computes. Reading what is half written is in `test_lammps_reading`, the way through a supervisor in `test_lammps_served`."""
 
 import ast
-import json
 import math
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lammps_runs import PACKAGE, REPLY_BYTES, computed, frame, run_of, sent
 
-from jobscribe.apps.app import App, AppError, Frame, Run
+from jobscribe.apps.app import App, AppError, Run
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "etc/examples/lammps"
 MODELS = ("crackAnimation", "frictionAnimation", "couetteAnimation", "poiseuilleAnimation")
-REPLY_BYTES = 250_000
 
 needs_lammps = pytest.mark.skipif(
     shutil.which("lmp") is None or not os.path.exists("/usr/share/lammps/examples/crack/in.crack"),
     reason="LAMMPS is not here; etc/engines/lammps.sh installs it",
 )
-
-
-@pytest.fixture(autouse=True)
-def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(str(PACKAGE))
-
-
-@pytest.fixture
-def app(on_the_path: None) -> App:
-    import jobscribe_lammps
-
-    found: App = jobscribe_lammps.app
-    return found
-
-
-def run_of(folder: Path, model: str = "crackAnimation", **fields: Any) -> Run:
-    folder.mkdir(parents=True, exist_ok=True)
-    return Run(run_dir=folder, lib=folder / "lib", model=model, data={"models": {model: fields}})
-
-
-def computed(app: App, run: Run) -> tuple[int, list[dict[str, Any]]]:
-    """Prepare and execute it; returns the exit code, and what `progress` said each time that it had something new to say."""
-    prepared = app.prepare(run)
-    said: list[dict[str, Any]] = []
-    with (run.run_dir / "stdout").open("wb") as out, (run.run_dir / "stderr").open("wb") as err:
-        process = subprocess.Popen(prepared.command, cwd=run.run_dir, env={**os.environ, **prepared.env}, stdout=out, stderr=err)
-    deadline = time.monotonic() + 60
-    while process.poll() is None:
-        now = app.progress(run)
-        if not said or said[-1] != now:
-            said.append(now)
-        if time.monotonic() > deadline:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            pytest.fail(f"not computed within 60 s: {said[-1]}")
-        time.sleep(0.02)
-    said.append(app.progress(run))
-    return process.returncode, said
-
-
-def frame(app: App, run: Run, report: str, index: int) -> Any:
-    assert app.frame is not None
-    return app.frame(run, Frame(report=report, index=index))
-
-
-def sent(picture: Any) -> int:
-    """Bytes of the reply."""
-    return len(json.dumps(picture, separators=(",", ":"), allow_nan=False))
 
 
 def commands(deck: str) -> list[list[str]]:
@@ -180,7 +125,7 @@ def test_a_cut_through_the_whole_plate_is_refused(app: App) -> None:
         app.parameters({"models": {"crackAnimation": {"width": 20, "crackLength": 20}}}, "crackAnimation")
 
 
-def test_a_deck_that_is_another_one_is_not_edited_by_guess(on_the_path: None) -> None:
+def test_a_deck_that_is_another_one_is_not_edited_by_guess(app: App) -> None:
     from jobscribe_lammps.rewriting import Edit, number, rewritten
 
     edits = (Edit("run", 1, lambda v: 5),)
@@ -235,14 +180,8 @@ run 1
 
 
 @pytest.fixture(scope="module")
-def cracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Run, list[dict[str, Any]]]]:
+def cracked(app: App, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Run, list[dict[str, Any]]]]:
     """The crack as Debian ships it, but shorter, watched from its first moment to its end."""
-    sys.path.insert(0, str(PACKAGE))
-    try:
-        import jobscribe_lammps
-    finally:
-        sys.path.remove(str(PACKAGE))
-    app: App = jobscribe_lammps.app
     run = run_of(tmp_path_factory.mktemp("crack"), steps=1250, dumpEvery=50, thermoEvery=100)
     code, said = computed(app, run)
     assert code == 0, (run.run_dir / "stdout").read_text()[-2000:]
@@ -319,8 +258,7 @@ def test_the_curves_are_the_rows_of_the_log_up_to_the_frame(cracked: Cracked) ->
     assert [p["points"][7] for p in got["plots"]] == [float(row[2]), float(row[3])]
     everything = app.analysis["thermodynamics"](run, {"columns": ["temp", "vol"]})
     assert everything["x"][-1] == 1250 and [p["label"] for p in everything["plots"]] == ["temperature", "volume"]
-    assert app.frame is not None
-    other = app.frame(run, Frame(report="crackEnergyCurveAnimation", index=21, args={"columns": ["pyy"]}))
+    other = frame(app, run, "crackEnergyCurveAnimation", 21, columns=["pyy"])
     assert [(p["label"], p["points"][7]) for p in other["plots"]] == [("pressure along y", float(row[6]))]
     for odd in (["nope"], [], "temp", [["temp"]], ["step"]):
         with pytest.raises(AppError, match="columns"):
@@ -392,78 +330,3 @@ def test_an_end_without_an_error_of_lammps_gets_the_usual_sentence(app: App, tmp
     (tmp_path / "log.lammps").write_text("ERROR: old (src/a.cpp:1)\n")
     assert app.outcome(run, 0) is None and app.outcome(run, -9) is None
     assert app.outcome(run, 1) == "LAMMPS stopped: old"
-
-
-# ---- a dump while it is written
-
-
-def _dump(atoms: int, frames: int) -> bytes:
-    out = []
-    for n in range(frames):
-        rows = "".join(f"{i} 1 {100 + i % 400:.4f} {(i + n) % 300:.4f} 0.0000 0.0000 -{i % 90}.1234\n" for i in range(1, atoms + 1))
-        out.append(
-            f"ITEM: TIMESTEP\n{100 * n}\nITEM: NUMBER OF ATOMS\n{atoms}\nITEM: BOX BOUNDS ss ss pp\n"
-            f"0.0 400.0\n0.0 300.0\n-0.2 0.2\nITEM: ATOMS id type x y vx vy c_watched\n{rows}"
-        )
-    return "".join(out).encode()
-
-
-def _log(last: int) -> str:
-    return "Step Temp E_pair TotEng Press Pxx Pyy Volume\n" + "".join(f"{n} 1 2 3 4 5 6 7\n" for n in range(0, last + 1, 100))
-
-
-def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Path) -> None:
-    run, text = run_of(tmp_path, steps=400), _dump(3, 4)
-    (tmp_path / "log.lammps").write_text(_log(300))
-    size = len(text) // 4
-    starts = [text.index(b"ITEM: TIMESTEP", n * size - 20 if n else 0) for n in range(4)] + [len(text)]
-    for at in range(len(text) + 1):
-        (tmp_path / "atoms.dump").write_bytes(text[:at])
-        whole = sum(1 for end in starts[1:] if end <= at)
-        # every third time, so that readers meet an index that lags behind
-        if at % 3 == 0:
-            assert app.progress(run)["frameCount"] == whole, at
-        if whole:
-            assert frame(app, run, "crackAnimation", whole - 1)["y"] == [float(i + whole - 1) for i in (1, 2, 3)], at
-        with pytest.raises(AppError, match=f": {whole} have been written"):
-            frame(app, run, "crackAnimation", whole)
-
-
-def test_a_frame_waits_for_its_row_of_the_log(app: App, tmp_path: Path) -> None:
-    """LAMMPS writes the positions first; a curve that was shown without its last point would be kept so by browsers."""
-    run = run_of(tmp_path, steps=400)
-    (tmp_path / "atoms.dump").write_bytes(_dump(3, 3))
-    for last, frames in ((-1, 2), (100, 2), (200, 3)):
-        (tmp_path / "log.lammps").write_text(_log(last))
-        assert app.progress(run)["frameCount"] == frames
-    (tmp_path / "log.lammps").write_text(_log(200)[:-1])
-    assert app.progress(run)["frameCount"] == 2
-    with pytest.raises(AppError):
-        frame(app, run, "crackEnergyCurveAnimation", 2)
-
-
-def test_the_largest_plate_is_shown_with_fewer_atoms_and_says_so(app: App, tmp_path: Path) -> None:
-    run = run_of(tmp_path, steps=100, width=400, height=200)
-    (tmp_path / "atoms.dump").write_bytes(_dump(161_000, 1))
-    (tmp_path / "log.lammps").write_text(_log(0))
-    got = frame(app, run, "crackEnergyAnimation", 0)
-    assert len(got["x"]) > 10_000 and "(1 of 15 atoms shown)" in got["title"]
-    assert 150_000 < sent(got) < REPLY_BYTES
-
-
-def test_numbers_that_are_none_are_left_out_and_said(app: App, tmp_path: Path) -> None:
-    run = run_of(tmp_path, steps=100)
-    (tmp_path / "atoms.dump").write_bytes(_dump(5, 1).replace(b"-2.1234", b"nan").replace(b"-3.1234", b"-inf"))
-    (tmp_path / "log.lammps").write_text(_log(200).replace("100 1 2", "100 1 -nan"))
-    got = frame(app, run, "crackEnergyAnimation", 0)
-    assert len(got["value"]) == len(got["x"]) == 3 and "2 atoms without a number left out" in got["title"]
-    curve = app.analysis["thermodynamics"](run, {"columns": ["epair"]})
-    assert curve["x"] == [0, 200] and "1 row without a number left out" in curve["title"]
-    assert sent([got, curve]) > 0, "JSON has no NaN"
-
-
-def test_a_dump_that_is_none_is_said_and_not_guessed(app: App, tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    (tmp_path / "atoms.dump").write_bytes(b"garbage\n" * 20)
-    with pytest.raises(AppError, match=r"atoms\.dump is not what LAMMPS was told to write"):
-        app.progress(run)

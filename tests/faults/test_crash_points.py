@@ -38,7 +38,7 @@ class Site:
             env[VARIABLE] = crash
         with (self.root.parent / "up.log").open("ab") as log:
             self.supervisor = subprocess.Popen(
-                [sys.executable, "-m", "jobscribe.cli", "up", "--root", str(self.root), "--port", "0"], env=env, stdout=log, stderr=log,
+                [sys.executable, "-m", "jobscribe.cli", "up", "--no-web", "--root", str(self.root), "--port", "0"], env=env, stdout=log, stderr=log,
             )
 
     def end(self) -> None:

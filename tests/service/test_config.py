@@ -73,6 +73,11 @@ def test_a_file_may_say_it_in_every_way_that_toml_has(tmp_path: pathlib.Path, te
         ('[log]\nfile_bytes = "1P"\n', ["must be a number of bytes"]),
         ("[limits]\nping_timeout_secs = 21\n", ["limits.ping_timeout_secs must not be more than"]),
         ('[supervisor]\nagents_tls_cert = "/c"\n', ["supervisor.agents_tls_key and supervisor.agents_tls_ca not set"]),
+        ('[apps]\nalso = ["a"]\n', ["apps.also must be names of apps", "crack=my_apps.crack:app"]),
+        ('[apps]\nalso = ["A=b:c"]\n', ["apps.also must be"]),
+        ('[apps]\nalso = ["a=../b:c"]\n', ["apps.also must be"]),
+        ('[apps]\nalso = ["a=b:c", "a=d:e"]\n', ["apps.also must be", "each name once"]),
+        ("[apps]\nalso = 7\n", ["apps.also must be"]),
         ("port = \n", ["c.toml cannot be read", "line 1"]),
         ("port = 1\nport = 2\n", ["c.toml cannot be read"]),
     ],
@@ -129,7 +134,8 @@ def test_the_file_is_the_named_one_or_the_one_in_the_root(tmp_path: pathlib.Path
     ("key", "text", "value"),
     [("limits.grace_secs", "0.5", 0.5), ("limits.grace_secs", "1:30", 90), ("limits.grace_secs", "0", 0), ("limits.time_limit_secs", "2d12:00:00", 216_000),
      ("limits.time_limit_secs", "none", None), ("log.file_bytes", "64K", 65536), ("log.file_bytes", "2mb", 2 << 20), ("supervisor.port", "0", 0),
-     ("supervisor.development", "yes", True), ("supervisor.development", "0", False), ("log.trace", "op=run.*a=Vrwf", "op=run.*a=Vrwf")],
+     ("supervisor.development", "yes", True), ("supervisor.development", "0", False), ("log.trace", "op=run.*a=Vrwf", "op=run.*a=Vrwf"),
+     ("apps.also", "a=b:c", ("a=b:c",)), ("apps.also", "a=b:c, d2=e.f:g.h", ("a=b:c", "d2=e.f:g.h")), ("limits.upload_bytes", "5M", 5 << 20)],
 )
 def test_text_becomes_a_value(key: str, text: str, value: Any) -> None:
     got = value_of(load(env={SETTINGS[key].env_name: text}), key)

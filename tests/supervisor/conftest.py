@@ -5,6 +5,8 @@ and no two live executions of one job.
 """
 
 import itertools
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +35,9 @@ from jobscribe.supervisor.core.inputs import (
     jids,
 )
 from jobscribe.supervisor.core.world import Policy, World
+
+# what tests of this folder share lies beside this file
+sys.path.insert(0, str(Path(__file__).parent))
 
 UID, OTHER_UID = "user0001", "user0002"
 WALL = 1_700_000_000.0

@@ -5,9 +5,12 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.messages import AppInput, Run, TaskSpec
 from jobscribe.protocol.requests import JobList, JobLog, RunCancel, RunMany, RunSimulation, RunStatusRequest
-from jobscribe.supervisor.requests import MAX_BODY, check_spec, parse_body
+from jobscribe.supervisor.requests import MAX_BODY, MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_ITEMS, MAX_DATA_KEYS, check_spec, parse_body
 
 GOOD = {"reqId": "request-1", "run": {"uid": "user0001", "simulationId": "sim00001", "command": ["true"]}}
 
@@ -151,3 +154,58 @@ def test_too_much_to_carry(kit, fields):
 
 def test_just_enough_to_carry(kit):
     check_spec(kit.spec(command=("x" * LIMIT,)), ("command",))
+
+
+APPS = ("command", "heat")
+
+
+@pytest.mark.parametrize("fields", [
+    {"command": ()}, {"command": ("true",), "data": {}}, {"simulation_type": "heat"}, {"simulation_type": "heat", "data": {}},
+    {"simulation_type": "heat", "command": ()},
+])
+def test_a_command_for_the_app_command_and_data_for_all_others(kit, fields):
+    with pytest.raises(Refusal, match="takes") as e:
+        check_spec(kit.spec(**fields), APPS)
+    assert e.value.code == "badRequest"
+
+
+def heat(kit, data):
+    check_spec(kit.spec(simulation_type="heat", command=(), data=data), APPS)
+
+
+def test_data_for_an_app(kit):
+    heat(kit, {})
+    heat(kit, {"models": {"heatAnimation": {"steps": 5, "name": "x", "on": True, "none": None, "list": [1.5, [2]]}}})
+
+
+def nested(levels, innermost):
+    for _ in range(levels):
+        innermost = {"a": innermost}
+    return innermost
+
+
+@pytest.mark.parametrize(("data", "code"), [
+    (nested(MAX_DATA_DEPTH + 1, 1), "tooDeep"), (nested(MAX_DATA_DEPTH - 1, [[1]]), "tooDeep"), ({"a": "x" * MAX_DATA}, "tooLarge"),
+    ({"a": "\u20ac" * (MAX_DATA // 3)}, "tooLarge"), ({str(n): 0 for n in range(MAX_DATA_KEYS + 1)}, "tooLarge"),
+    ({"a": [{"b": 1}] * (MAX_DATA_KEYS + 1)}, "tooLarge"), ({"a": [0] * (MAX_DATA_ITEMS + 1)}, "tooLarge"), ({"a": 2**64}, "badRequest"),
+    ({"a": [-(2**63) - 1]}, "badRequest"),
+])
+def test_data_that_cannot_be_told_to_an_agent(kit, data, code):
+    with pytest.raises(Refusal) as e:
+        heat(kit, data)
+    assert (e.value.code, "`data`" in e.value.sentence) == (code, True)
+
+
+@pytest.mark.parametrize("data", [
+    nested(MAX_DATA_DEPTH, 1), {"a": "x" * (MAX_DATA - 8)}, {str(n): 0 for n in range(MAX_DATA_KEYS)}, {"a": [0] * MAX_DATA_ITEMS},
+    {"a": [2**64 - 1, -(2**63)]},
+])
+def test_whatever_is_accepted_gets_to_the_agent(kit, data):
+    """What an agent refuses to read would end its connection, again and again."""
+    heat(kit, data)
+    app = AppInput(simulation_type="heat", compute_model="m", data=data)
+    spec = TaskSpec(command=(), app=app, run_dir="/r", env={f"E{n}": "x" for n in range(100)})
+    run = Run(op_id="o" * 32, token=Token(kit.jid_of(), 1, 1, "main", 0), spec=spec)
+    decoder = Decoder("to_agent")
+    heard = [m for frame in Encoder().frames([run]) for m in decoder.messages(frame)]
+    assert heard == [run]

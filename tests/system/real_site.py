@@ -69,32 +69,34 @@ class Answer(NamedTuple):
 
 
 class Site:
-    """sets: `--set` settings. env: added to the supervisor's environment.
+    """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end beside it.
 
     obeys_permissions: where the tests run as root, without root's power over all files. python: another interpreter than ours.
     """
 
     def __init__(
         self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, obeys_permissions: bool = False, command: str = "up",
-        python: str = sys.executable,
+        python: str = sys.executable, web: bool = False,
     ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
         self.root = self.place / "r"
         self._sets, self._env, self._command, self._python = tuple(sets), env or {}, command, python
+        self._web = web
         self._before = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: http.client.HTTPConnection | None = None
-        self.url, self.token = "", ""
+        self.url, self.token, self.front = "", "", ""
 
     # ---- the supervisor
 
     def arguments(self) -> list[str]:
         sets = [a for s in self._sets for a in ("--set", s)]
-        return [self._python, "-m", "jobscribe.cli", "--root", str(self.root), self._command, "--port", "0", *sets]
+        alone = ["--no-web"] if self._command == "up" and not self._web else []
+        return [self._python, "-m", "jobscribe.cli", "--root", str(self.root), self._command, *alone, "--port", "0", *sets]
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
         """A supervisor process, which may or may not come up."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | self._env | {"PYTHONPATH": PYTHON_PATH}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH} | self._env
         with (self.place / "up.log").open("ab") as log:
             return subprocess.Popen(
                 [*self.arguments(), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, cwd="/",
@@ -113,7 +115,7 @@ class Site:
 
     def read_address(self) -> None:
         said = json.loads((self.root / "client.json").read_text())
-        self.url, self.token = said["url"], said["token"]
+        self.url, self.token, self.front = said["url"], said["token"], said["front"] or ""
         self._disconnect()
 
     def stop(self, number: int = signal.SIGTERM, secs: float = 20.0) -> int:
@@ -153,10 +155,12 @@ class Site:
     def agent_pid(self, uid: str = UID) -> int:
         """The agent of this user that runs now."""
         keeper = self.keeper(uid)["pid"]
-        agents = set(self.titled("agent"))
-        return int(until(
-            lambda: next((p.pid for p in processes.table().values() if p.parent == keeper and p.pid in agents), None), "the agent runs",
-        ))
+
+        def look() -> int | None:
+            agents = set(self.titled("agent"))
+            return next((p.pid for p in processes.table().values() if p.parent == keeper and p.pid in agents), None)
+
+        return int(until(look, "the agent runs"))
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Signal a process of this site; with SIGKILL, return when it is gone."""

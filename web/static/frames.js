@@ -18,6 +18,7 @@ export function framesView() {
   const follow = byId("follow");
   const play = byId("play");
   const colours = byId("colours");
+  const fit = byId("fit");
   let run = null;
   let reports = [];
   let report = null;
@@ -159,10 +160,12 @@ export function framesView() {
     if (!data || byId("picture-card").hidden) return;
     under = draw(canvas, data, { map: colours.value, range: rangeOf(data) });
     canvas.setAttribute("aria-label", described(data));
-    byId("colours-label").hidden = kindOf(data) === "curves";
+    byId("colouring").hidden = kindOf(data) === "curves";
   }
 
+  /** Of what the colours mean: as the app says it, or over all frames that were seen; in this frame alone where that is wished. */
   function rangeOf(picture) {
+    if (fit.checked) return valueRange(picture);
     if (Array.isArray(picture.zRange)) return picture.zRange;
     const range = valueRange(picture);
     if (!range || !report) return range;
@@ -230,6 +233,7 @@ export function framesView() {
     localStorage.setItem(REMEMBERED, colours.value);
     redraw();
   });
+  fit.addEventListener("change", redraw);
   canvas.addEventListener("pointermove", (event) => setText(byId("readout"), under(event.offsetX, event.offsetY)));
   canvas.addEventListener("pointerleave", () => setText(byId("readout"), ""));
   canvas.addEventListener("keydown", (event) => {

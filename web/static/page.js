@@ -173,8 +173,7 @@ byId("new").addEventListener("submit", (event) => {
   withButton(byId("start"), async () => {
     try {
       const run = await store.start(app.name, randomWord(8), model.name, values);
-      select(run);
-      byId("run").scrollIntoView({ block: "nearest" });
+      select(run, true);
     } catch (error) {
       // a refusal that names a field is shown there
       const named = error instanceof ApiError && new RegExp(`models\\.${model.name}\\.(\\w+)`).exec(error.message);
@@ -203,7 +202,7 @@ function drawRuns() {
 function newItem(run) {
   const button = element("button", { type: "button" },
     element("span", { className: "name" }), element("span", { className: "chip" }), element("small"), element("small"));
-  button.addEventListener("click", () => select(run));
+  button.addEventListener("click", () => select(run, true));
   const item = element("li", {}, button);
   item.dataset.run = run.key;
   return item;
@@ -222,11 +221,15 @@ function drawnItem(item, run) {
 
 // ---- the run that is shown
 
-function select(run) {
+/** go: where it stands below everything else, as on a phone, the page moves there. */
+function select(run, go = false) {
   shown = run;
+  filesOf = "";
   drawRuns();
   drawShown();
   store.ask(run).catch(showError);
+  const place = byId("run");
+  if (go && place.getBoundingClientRect().top > window.innerHeight * 0.6) place.scrollIntoView({ block: "start" });
 }
 
 function changed(run) {
@@ -297,9 +300,9 @@ async function drawFiles(run) {
   if (stamp === filesOf) return;
   filesOf = stamp;
   let names = [];
-  let why = "There are none yet.";
+  let why = isActive(status) ? "There are none yet." : "It never started, so there are none.";
   const path = `${run.simulationType}/${run.simulationId}/${run.model}`;
-  if (status.state !== "pending" && run.serial) {
+  if (status.computeJobStart) {
     try {
       names = (await get(address(`run-files/${path}`, { computeJobSerial: run.serial }))).files;
       why = "This run has left none.";

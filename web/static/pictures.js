@@ -20,9 +20,8 @@ export function kindOf(data) {
   return Array.isArray(data?.x) && Array.isArray(data?.y) ? "points" : null;
 }
 
-/** [low, high] of what the colours show; null where they show nothing. */
+/** [low, high] of the values that the colours show; null where they show nothing. */
 export function valueRange(data) {
-  if (Array.isArray(data.zRange)) return data.zRange;
   const values = data.zMatrix ?? (data.value ? [data.value] : null);
   return values && extent(values);
 }
@@ -115,7 +114,7 @@ function drawHeatmap(canvas, context, data, { map, range, colours }) {
   const [ny, nx] = [rows.length, rows[0]?.length ?? 0];
   const xRange = spanOf(data.xRange, [0, nx]);
   const yRange = spanOf(data.yRange, [0, ny]);
-  const shown = range ?? valueRange(data);
+  const shown = range ?? data.zRange ?? valueRange(data);
   const box = boxToScale(canvas, context, data, { range: shown, xRange, yRange });
   // one pixel a cell, drawn large: the browser's own scaling, without smoothing what was not computed
   const cells = document.createElement("canvas");
@@ -208,7 +207,7 @@ function grouped(data, values, colourOf) {
 /** So large that a full plate of them is just covered. */
 function pointRadius(count, box) {
   const area = (box.right - box.left) * (box.bottom - box.top);
-  return Math.max(1, Math.min(5, Math.sqrt(area / Math.max(1, count)) * 0.48));
+  return Math.max(1, Math.min(5, Math.sqrt(area / Math.max(1, count)) * 0.54));
 }
 
 function discs(context, members, colour, radius, data, x, y) {

@@ -10,14 +10,24 @@ const VALUES_KEPT = 60;
 /** How often to ask where nobody says it, seconds. */
 const ASK_SECS = 2;
 
-/** A status for the page: what the run reports stands in it, but never in the place of what the system knows. */
-const flat = (status) => ({ ...(status.parallelStatus ?? {}), ...status });
+/** What only the system knows of a run, whatever its own report says. */
+const OURS = new Set([
+  "state", "reason", "error", "known", "since", "over", "superseded", "queueState", "jobStatusMessage", "elapsedTime", "canceledAfterSecs",
+  "computeJid", "computeJobHash", "computeJobSerial", "computeJobQueued", "computeJobStart", "computeJobEnd", "attempt", "exit", "runDir",
+  "position", "nextRequest", "nextRequestSeconds", "result", "resultError",
+]);
+const theirs = (report) => Object.fromEntries(Object.entries(report ?? {}).filter(([name]) => !OURS.has(name)));
+
+/** A status for the page, with what the run reports beside it. */
+const flat = (status) => ({ ...theirs(status.parallelStatus), ...status });
 
 /** onChange(run), onError(error). */
 export function runsStore({ onChange, onError }) {
   const runs = new Map();
   let apps = new Map();
   let timer = 0;
+  /** Rounds of asking that were begun before this one do not go on. */
+  let asking = 0;
 
   const appOf = (run) => apps.get(run.simulationType);
   const modelOf = (run) => appOf(run)?.models?.find((m) => m.name === run.model);
@@ -68,12 +78,11 @@ export function runsStore({ onChange, onError }) {
   function progressed({ computeJid, computeJobSerial, parallelStatus }) {
     const run = runs.get(computeJid);
     if (!run || computeJobSerial !== run.serial || !isActive(run.status)) return;
-    run.status = { ...run.status, ...parallelStatus, ...ours(run.status) };
+    run.status = { ...run.status, ...theirs(parallelStatus) };
+    // its agent is heard of again
+    if (run.status.known === false) ask(run).catch(onError);
     onChange(run);
   }
-
-  const OURS = ["state", "reason", "error", "known", "since", "over", "queueState", "elapsedTime", "computeJid", "computeJobSerial"];
-  const ours = (status) => Object.fromEntries(OURS.filter((n) => n in status).map((n) => [n, status[n]]));
 
   // ---- asking
 
@@ -122,6 +131,7 @@ export function runsStore({ onChange, onError }) {
   /** While the stream of news is not open. also(): what else is to be asked for. */
   function keepAsking(shown, also) {
     stopAsking();
+    const mine = asking;
     const round = async () => {
       let pause = ASK_SECS;
       try {
@@ -134,14 +144,14 @@ export function runsStore({ onChange, onError }) {
         if (!(error instanceof ApiError) || error.http === 401) onError(error);
         pause = 5;
       }
-      if (timer !== null) timer = setTimeout(round, pause * 1000);
+      if (mine === asking) timer = setTimeout(round, pause * 1000);
     };
     timer = setTimeout(round, 0);
   }
 
   function stopAsking() {
     clearTimeout(timer);
-    timer = null;
+    asking += 1;
   }
 
   function clear() {

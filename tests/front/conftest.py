@@ -1,0 +1,75 @@
+"""Gives the tests of this folder sites with a front door, as `jobscribe up` opens it, and browsers that sign in there."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent / "system"))
+
+import real_site
+from books import check_books
+from browser import Browser, close_all
+from real_site import Site
+
+#: The apps and hooks of tests/front/house.py, as a site's own configuration names them.
+OURS = (
+    "apps.also=slow=house:slow,failing=house:failing", "server.may_hook=house:may", "server.admin_hook=house:admin",
+)
+
+
+class Sites:
+    """Those that a test, or a file of tests, has made. At the end the books are checked, and nothing that ran there is left."""
+
+    def __init__(self) -> None:
+        self._sites: list[Site] = []
+        self._before = real_site.PYTHON_PATH
+        real_site.PYTHON_PATH = os.pathsep.join(p for p in (self._before, str(HERE)) if p)
+
+    def make(self, *sets: str) -> Site:
+        """Started."""
+        site = Site((*OURS, *sets), web=True)
+        site._env["HOUSE"] = str(site.place)
+        self._sites.append(site)
+        return site.start()
+
+    def end(self) -> None:
+        close_all()
+        real_site.PYTHON_PATH = self._before
+        left = {}
+        try:
+            for site in self._sites:
+                if site.process is not None:
+                    check_books(site)
+        finally:
+            for site in self._sites:
+                left.update(site.end())
+        assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """`make_site(*settings)`: a site of the test's own, started."""
+    sites = Sites()
+    yield sites.make
+    sites.end()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """One for a file of tests, each with users of its own."""
+    sites = Sites()
+    yield sites.make("slots.local_sequential=4", "slots.local_parallel=4")
+    sites.end()
+
+
+@pytest.fixture
+def browser(site: Site, request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """Of a user who is signed in, and whom nobody else is."""
+    browser = Browser(site).sign_in(f"user of {request.node.name}"[-64:])
+    yield browser
+    browser.close()

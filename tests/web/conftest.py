@@ -1,0 +1,89 @@
+"""What the tests of the front end share: a stub of a supervisor, a real one, and the blueprint in front of either."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "apps"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+import real_site
+from books import check_books
+from real_site import Site
+from stub_supervisor import StubSupervisor
+from web_site import ALSO, Web
+
+SETS = ("apps.also=" + ",".join(ALSO), "slots.local_sequential=2", "slots.local_parallel=2")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _agents_find_the_test_apps() -> Iterator[None]:
+    before = real_site.PYTHON_PATH
+    real_site.PYTHON_PATH = before + os.pathsep + str(Path(__file__).parent / "apps")
+    yield
+    real_site.PYTHON_PATH = before
+
+
+@pytest.fixture
+def stub() -> Iterator[StubSupervisor]:
+    supervisor = StubSupervisor()
+    yield supervisor
+    supervisor.close()
+
+
+@pytest.fixture
+def make_web() -> Iterator[Callable[..., Web]]:
+    """`make_web(supervisor, ...)`: the blueprint in front of this supervisor."""
+    made: list[Web] = []
+
+    def make(*args: object, **options: object) -> Web:
+        made.append(Web(*args, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for web in made:
+        web.close()
+
+
+@pytest.fixture
+def web(stub: StubSupervisor, make_web: Callable[..., Web]) -> Web:
+    """The blueprint in front of the stub."""
+    return make_web(stub.address)
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    sites: list[Site] = []
+
+    def make(*sets: str, **options: object) -> Site:
+        sites.append(Site((*SETS, *sets), **options))  # type: ignore[arg-type]
+        return sites[-1]
+
+    yield make
+    left = {}
+    for site in sites:
+        left.update(site.end())
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture(scope="module")
+def module_site() -> Iterator[Site]:
+    site = Site(SETS)
+    try:
+        site.start()
+        yield site
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture
+def real(module_site: Site, make_web: Callable[..., Web]) -> Iterator[Web]:
+    """The blueprint in front of a real supervisor, one for all tests of a module; the books are checked after each."""
+    yield make_web(str(module_site.root))
+    check_books(module_site)

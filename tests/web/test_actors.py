@@ -1,0 +1,134 @@
+"""Every operation by everybody, on a real supervisor: what is not yours and what is not there are answered alike."""
+
+from typing import Any
+
+import pytest
+from test_gates import CHANGING
+from web_site import ADM, ANN, BOB, Web, refused
+
+from jobscribe.web.routes import ROUTES
+
+SID, REPORT = "mine0001", {"simulationType": "odd", "simulationId": "mine0001", "report": "oddReport"}
+
+
+@pytest.fixture(scope="module")
+def anns_run(module_site: Any) -> dict[str, Any]:
+    """A completed run of Ann's, and a file in her library."""
+    web = Web(str(module_site.root))
+    ann = web.as_(ANN)
+    ann.put("/lib-file/odd/mine.txt", b"anns own")
+    said = ann.said("/run-simulation", REPORT)
+    while "nextRequest" in said:
+        said = ann.said("/run-status", said["nextRequest"])
+    assert said["state"] == "completed", said
+    web.close()
+    return dict(said)
+
+
+def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dict[str, Any]]:
+    """(method, path, options) of an operation on this simulation."""
+    named = {"simulationType": "odd", "simulationId": sid, "report": "oddReport"}
+    headers = {"headers": {"X-Jobscribe": "1"}}
+    match api:
+        case "runStatus":
+            return "POST", "/run-status", {"json": named}
+        case "runCancel":
+            return "POST", "/run-cancel", {"json": named}
+        case "simulationFrame":
+            return "GET", f"/simulation-frame/0*oddAnimation*{sid}*odd*ab*{serial}", {}
+        case "analysisJob":
+            return "POST", "/analysis-job", {"json": {**named, "method": "where"}}
+        case "downloadRunFile":
+            return "GET", f"/download-run-file/odd/{sid}/oddReport/-1?suffix=big10", {}
+        case "runFiles":
+            return "GET", f"/run-files/odd/{sid}/oddReport", {}
+        case "runLog":
+            return "GET", f"/run-log/odd/{sid}/oddReport", {}
+        case "deleteLibFile":
+            return "DELETE", f"/lib-file/odd/{name}", headers
+        case _:
+            raise AssertionError(api)
+
+
+ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloadRunFile", "runFiles", "runLog", "deleteLibFile"]
+#: Those that name nothing of anybody's: they are about the user who asks, or about nobody.
+ABOUT_ONESELF = {
+    "runSimulation", "statelessCompute", "statefulCompute", "beginSession", "ownJobs", "admJobs", "admCounters", "jobSupervisorPing",
+    "globalResources", "libFiles", "putLibFile", "liveTicket", "apps",
+}
+
+
+def test_no_operation_is_left_out() -> None:
+    assert {r.api for r in ROUTES} == set(ON_A_RUN) | ABOUT_ONESELF
+    assert {r.api for r in CHANGING} < {r.api for r in ROUTES}
+
+
+@pytest.mark.parametrize("api", ON_A_RUN)
+@pytest.mark.parametrize("uid", [BOB, ADM], ids=["another", "admin"])
+def test_not_yours_is_not_there(real: Web, anns_run: dict[str, Any], api: str, uid: str) -> None:
+    browser, serial = real.as_(uid), anns_run["computeJobSerial"]
+    answers = []
+    for sid, name in ((SID, "mine.txt"), ("nowhere1", "none.txt")):
+        method, path, options = operation(api, sid, serial, name)
+        answer = browser.ask(method, path, **options)
+        text = answer.get_data(as_text=True).replace(sid, "SID").replace(name, "NAME")
+        answers.append((answer.status_code, text, {k: v for k, v in answer.headers.items() if k not in ("Content-Length", "Date")}))
+    assert answers[0] == answers[1]
+    status, text, _ = answers[0]
+    if api in ("runStatus", "runCancel"):
+        assert status == 200 and '"missing"' in text and '"noRun"' in text
+    else:
+        assert (status, '"notFound"' in text) == (404, True), (status, text)
+
+
+@pytest.mark.parametrize("api", ON_A_RUN)
+def test_nobody_learns_nothing(real: Web, anns_run: dict[str, Any], api: str) -> None:
+    for sid, name in ((SID, "mine.txt"), ("nowhere1", "none.txt")):
+        method, path, options = operation(api, sid, anns_run["computeJobSerial"], name)
+        refused(real.as_(None).ask(method, path, **options), 401, "unauthenticated")
+
+
+def test_the_owner_can_do_it_all(real: Web, anns_run: dict[str, Any]) -> None:
+    ann = real.as_(ANN)
+    for api in ON_A_RUN:
+        method, path, options = operation(api, SID, anns_run["computeJobSerial"], "mine.txt")
+        answer = ann.ask(method, path, **options)
+        if api == "simulationFrame":  # a sequential run has none, and that is said to its owner
+            assert answer.status_code in (404, 422)
+        else:
+            assert answer.status_code == 200, (api, answer.get_data(as_text=True))
+    ann.put("/lib-file/odd/mine.txt", b"anns own")
+
+
+def test_the_same_simulation_of_two_users_is_two_runs(real: Web, anns_run: dict[str, Any]) -> None:
+    bob = real.as_(BOB)
+    said = bob.said("/run-simulation", REPORT)
+    assert said["state"] in ("pending", "running")
+    while "nextRequest" in said:
+        said = bob.said("/run-status", said["nextRequest"])
+    assert (said["state"], said["computeJid"]) == ("completed", f"{BOB}-{SID}-oddReport")
+    assert real.as_(ANN).said("/run-status", REPORT)["computeJobSerial"] == anns_run["computeJobSerial"]
+
+
+def test_each_sees_own_jobs_and_files_and_the_administrator_all_jobs(real: Web, anns_run: dict[str, Any]) -> None:
+    slow = {"simulationType": "odd", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 60.0}}}
+    started = {}
+    for uid in (ANN, BOB):
+        started[uid] = real.as_(uid).said("/run-simulation", {**slow, "simulationId": f"slow0{uid[:3]}"})["computeJid"]
+    try:
+        for uid in (ANN, BOB):
+            assert [j["computeJid"] for j in real.as_(uid).said("/own-jobs")["jobs"]] == [started[uid]]
+        everybodys = real.as_(ADM).said("/adm-jobs")["jobs"]
+        assert {j["computeJid"] for j in everybodys} == set(started.values())
+        assert {j["simulationType"] for j in everybodys} == {"odd"}
+        assert real.as_(ADM).said("/own-jobs")["jobs"] == []
+        refused(real.as_(ANN).post("/adm-jobs"), 403, "forbidden")
+        refused(real.as_(None).post("/adm-jobs"), 401, "unauthenticated")
+    finally:
+        for uid, jid in started.items():
+            named = {"simulationType": "odd", "simulationId": jid.split("-")[1], "report": "oddAnimation"}
+            assert real.as_(uid).said("/run-cancel", named)["state"] == "canceled"
+    names = [f["name"] for f in real.as_(BOB).get("/lib-files/odd").get_json()["files"]]
+    assert "mine.txt" not in names
+    assert "mine.txt" in real.as_(ANN).said("/stateful-compute", {"simulationType": "odd", "method": "library"})["names"]
+    assert "mine.txt" not in real.as_(BOB).said("/stateful-compute", {"simulationType": "odd", "method": "library"})["names"]

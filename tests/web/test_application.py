@@ -1,0 +1,170 @@
+"""The application of `up` and `server`: sign-in for development, the page, hooks, and errors outside of the blueprint."""
+
+import os
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from stub_supervisor import StubSupervisor
+from web_site import Lines, refused
+
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log import Log
+from jobscribe.service.safety import check_server
+from jobscribe.service.settings import ServerSettings, Settings
+from jobscribe.web import application, sign_in
+from jobscribe.web.sign_in import PEER_HEADER
+
+OURS = {PEER_HEADER: str(os.geteuid())}
+
+
+def made(stub: StubSupervisor, *, development: bool = True, **server: Any) -> Any:
+    settings = Settings(server=ServerSettings(**server))
+    return application.create_app(settings, lambda: stub.address, Log("server", Redactor(), Lines()), development=development)
+
+
+@pytest.fixture
+def client(stub: StubSupervisor) -> Any:
+    stub.answers["/api/job-list"] = {"jobs": [], "next": None}
+    app = made(stub)
+    yield app.test_client()
+    app.extensions["jobscribe"].close()
+
+
+def signed_in(client: FlaskClient, name: str) -> dict[str, Any]:
+    answer = client.post("/sign-in", json={"name": name}, headers=OURS)
+    assert answer.status_code == 200, answer.get_data()
+    return dict(answer.get_json())
+
+
+def test_a_name_is_a_user_for_as_long_as_the_cookie_lasts(client: FlaskClient, stub: StubSupervisor) -> None:
+    refused(client.get("/who"), 401, "unauthenticated")
+    refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
+    ann = signed_in(client, " ann ")
+    assert ann["name"] == "ann" and client.get("/who").get_json() == ann
+    client.post("/own-jobs", json={})
+    assert stub.sent("/api/job-list")[-1]["uid"] == ann["uid"]
+    bob = signed_in(client, "bob")
+    assert bob["uid"] != ann["uid"] == signed_in(client, "ann")["uid"]
+    client.post("/sign-out", json={})
+    refused(client.get("/who"), 401, "unauthenticated")
+
+
+def test_the_cookie_is_for_this_site_and_not_for_scripts(client: FlaskClient) -> None:
+    cookie = client.post("/sign-in", json={"name": "ann"}, headers=OURS).headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Path=/" in cookie
+    assert "Set-Cookie" not in client.post("/own-jobs", json={}).headers
+
+
+def test_a_cookie_that_was_not_signed_here_is_nobodys(client: FlaskClient, stub: StubSupervisor) -> None:
+    import msgspec
+    from itsdangerous import URLSafeTimedSerializer
+
+    name = client.application.config["SESSION_COOKIE_NAME"]
+    for forged in (URLSafeTimedSerializer("guess", salt="cookie-session").dumps({"uid": "AnnAnn01"}), "x", ""):
+        client.set_cookie(name, forged)
+        refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
+    stub.address = msgspec.structs.replace(stub.address, token="another secret, as long as that one")
+    assert made(stub).config["SESSION_COOKIE_NAME"] != name, "two sites on one host do not sign each other out"
+
+
+def test_the_owner_of_the_site_is_the_user_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_in.getpass, "getuser", lambda: "joe")
+    assert sign_in.uid_of("joe", "OwnOwn01") == "OwnOwn01" != sign_in.uid_of("ann", "OwnOwn01")
+
+
+@pytest.mark.parametrize("peer", [None, "-", "12345", "", "0, 1"])
+def test_other_users_of_the_machine_cannot_sign_in(client: FlaskClient, peer: str | None) -> None:
+    refused(client.post("/sign-in", json={"name": "ann"}, headers={PEER_HEADER: peer} if peer is not None else {}), 403, "forbidden")
+
+
+@pytest.mark.parametrize(("body", "code"), [({}, 400), ({"name": ""}, 400), ({"name": 7}, 400), ({"name": "x" * 65}, 400), ({"name": "a\nb"}, 400), ([], 400)])
+def test_what_is_no_name(client: FlaskClient, body: Any, code: int) -> None:
+    refused(client.post("/sign-in", json=body, headers=OURS), code, "badRequest")
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}], ids=str)
+def test_another_site_can_neither_sign_in_nor_out(client: FlaskClient, headers: dict[str, str]) -> None:
+    refused(client.post("/sign-in", json={"name": "ann"}, headers=OURS | headers), 403, "crossSite")
+    refused(client.post("/sign-in", data={"name": "ann"}, headers=OURS | headers), 403, "crossSite")
+    refused(client.post("/sign-out", json={}, headers=headers), 403, "crossSite")
+
+
+def test_the_plain_form_works_for_a_browser_that_says_from_where(client: FlaskClient) -> None:
+    page = client.get("/sign-in")
+    assert page.status_code == 200 and b"<form" in page.get_data()
+    refused(client.post("/sign-in", data={"name": "ann"}, headers=OURS), 403, "crossSite")
+    answer = client.post("/sign-in", data={"name": "<b>ann"}, headers=OURS | {"Origin": "http://localhost"})
+    assert answer.status_code == 303
+    assert b"&lt;b&gt;ann" in client.get("/sign-in").get_data()
+
+
+@pytest.mark.parametrize(("host", "ok"), [
+    ("localhost", True), ("localhost:8000", True), ("127.0.0.1:8000", True), ("[::1]:8000", True), ("evil.example", False),
+    ("evil.example:8000", False), ("127.0.0.1.evil.example", False), ("10.0.0.1", False), ("", False),
+])
+def test_a_name_of_somebody_elses_that_leads_here_is_not_this_site(client: FlaskClient, host: str, ok: bool) -> None:
+    answer = client.get("/who", headers={"Host": host})
+    refused(answer, 401, "unauthenticated") if ok else refused(answer, 403, "crossSite")
+
+
+def test_the_page_loads_only_from_here_and_is_shown_by_no_other(client: FlaskClient) -> None:
+    page = client.get("/", buffered=True)
+    assert page.status_code == 200 and b"<html" in page.get_data()
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy and "script-src" not in policy
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    script = client.get("/static/api.js", buffered=True)
+    assert script.mimetype == "text/javascript"
+    assert client.get("/static/api.js", headers={"If-None-Match": script.headers["ETag"]}, buffered=True).status_code == 304
+
+
+@pytest.mark.parametrize("path", ["/static/../application.py", "/static/%2e%2e/application.py", "/static//etc/passwd", "/static/", "/nowhere", "/static/x\0y"])
+def test_what_is_not_there_is_said_in_the_usual_form(client: FlaskClient, path: str) -> None:
+    refused(client.get(path), 404, "notFound")
+
+
+def test_a_wrong_method_too(client: FlaskClient) -> None:
+    answer = client.post("/who", json={})
+    refused(answer, 405, "methodNotAllowed")
+    assert "GET" in answer.headers["Allow"]
+    assert client.get("/healthz").get_json() == {"state": "ok"}
+
+
+def a_user(request: Any) -> str | None:
+    return request.headers.get("X-Their-User")
+
+
+def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in(stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.answers["/api/job-list"] = {"jobs": [], "next": None}
+    monkeypatch.setattr(application, "a_user", a_user, raising=False)
+    app = made(stub, development=False, user_hook="jobscribe.web.application:a_user")
+    client = app.test_client()
+    assert client.post("/own-jobs", json={}, headers={"X-Their-User": "AnnAnn01", "Host": "sims.example.org"}).status_code == 200
+    refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
+    for path in ("/sign-in", "/who", "/sign-out"):
+        assert client.post(path, json={"name": "ann"}, headers=OURS).status_code == 404
+    app.extensions["jobscribe"].close()
+
+
+@pytest.mark.parametrize(("server", "code"), [
+    ({}, "unsafe"), ({"user_hook": "no_such_module:x"}, "badConfig"), ({"user_hook": "jobscribe.web.application:nothing"}, "badConfig"),
+    ({"user_hook": "jobscribe.web.application:POLICY"}, "badConfig"), ({"user_hook": "jobscribe"}, "badConfig"),
+    ({"user_hook": "jobscribe.web.application:create_app", "admin_hook": "x:y"}, "badConfig"),
+])
+def test_a_server_without_its_hooks_does_not_start(stub: StubSupervisor, server: dict[str, str], code: str) -> None:
+    with pytest.raises(Refusal) as e:
+        made(stub, development=False, **server)
+    assert e.value.code == code
+
+
+@pytest.mark.parametrize(("server", "named"), [({}, "user_hook"), ({"user_hook": "a:b", "ip": "0.0.0.0"}, "server.ip"), ({"user_hook": "a:b"}, "")])
+def test_unsafe_settings_are_refused_before_anything_starts(server: dict[str, str], named: str) -> None:
+    settings = Settings(server=ServerSettings(**server))
+    if not named:
+        check_server(settings)
+        return
+    with pytest.raises(Refusal) as e:
+        check_server(settings)
+    assert e.value.code == "unsafe" and named in e.value.sentence

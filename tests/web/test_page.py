@@ -1,0 +1,411 @@
+"""The page in a real browser, against a real `jobscribe up`: what a scientist does there, and what is shown when things go wrong."""
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_site
+from books import check_books
+from real_site import Site, until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
+
+from person import CHROMIUM, FLAGS, Person  # noqa: E402, needs playwright
+
+HERE = Path(__file__).resolve().parent
+LAMMPS = HERE.parents[1] / "etc/examples/lammps"
+SETS = ("apps.also=odd=odd_app:app", "slots.local_sequential=4", "slots.local_parallel=2")
+
+pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason="chromium is not here; etc/engines/chromium.sh installs it")
+
+People = Callable[..., Person]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """One for all tests that do not stop it."""
+    site = Site(SETS, web=True)
+    try:
+        yield site.start()
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture
+def people(browser: Any, site: Site) -> Iterator[People]:
+    """`people(name)`: somebody who has opened the page. At the end nobody's browser has found anything wrong with it."""
+    there: list[Person] = []
+
+    def person(name: str, at: Site = site, **context: Any) -> Person:
+        there.append(Person(browser, at.front + "/", name, **context))
+        return there[-1]
+
+    yield person
+    troubles = [t for p in there for t in p.troubles]
+    for p in there:
+        p.close()
+    end_all(site)
+    assert troubles == []
+
+
+def end_all(site: Site) -> None:
+    """So that the next test finds every place free."""
+    for row in site.post("job-list", active=True)["jobs"]:
+        site.post("run-cancel", reqId=real_site.req_id(), uid=row["jid"].split("-")[0], computeJid=row["jid"])
+    until(lambda: not site.post("job-list", active=True)["jobs"], "nothing runs any more")
+
+
+def run_dir(site: Site, jid: str, app: str = "heat") -> Path:
+    uid, sid, model = jid.split("-")
+    return site.root / "user" / uid / app / sid / model
+
+
+def told(site: Site, jid: str) -> dict[str, Any]:
+    """What the supervisor says."""
+    reply: dict[str, Any] = site.post("run-status", uid=jid.split("-")[0], computeJid=jid)
+    return reply
+
+
+def frames_in(log: str) -> list[int]:
+    """Numbers of the frames that heat's log tells of, in the lines that are whole."""
+    return [int(n) for n in re.findall(r"^frame +(\d+) of .*degC$", log, re.MULTILINE)]
+
+
+def test_heat_is_started_watched_and_downloaded(people: People, site: Site, tmp_path: Path) -> None:
+    ann = people("ann").sign_in()
+    jid = ann.start("heat", frames=80, paceSecs=0.1)
+    ann.until("#chip", "^running$")
+    assert ann.text("#sentence") == "It is being computed."
+
+    # the progress moves, and the picture with it
+    first = ann.until_frame(0)
+    early = ann.percent()
+    later = ann.until_frame(first.frame + 5)
+    assert ann.percent() > early >= 0
+    assert first.digest != later.digest and min(first.colours, later.colours) > 50
+    assert re.match(r"t = .* s\. Colour map with values from", later.label)
+    assert re.fullmatch(r"\d+\.\d s", ann.text("#elapsed"))
+    ann.until("#log", r"frame +\d+ of 80")
+    ann.page.screenshot(path=tmp_path / "running.png", full_page=True)
+
+    # going back shows the frame that was there, although newer ones come
+    ann.page.locator("#slider").press("Home")
+    back = until(lambda: (p := ann.picture()).frame == 0 and p, "the first frame is drawn again")
+    assert not ann.page.locator("#follow").is_checked()
+    assert ann.text("#frame-number").startswith("frame 1 of ")
+    ann.until("#chip", "^completed$")
+    assert ann.picture() == back
+    ann.page.locator("#slider").press("End")
+    last = ann.until_frame(79)
+    assert last.digest != back.digest and ann.page.locator("#follow").is_checked()
+    assert ann.text("#percent") == "100 %" and not ann.sees("#cancel")
+    assert told(site, jid)["state"] == "completed"
+
+    # the log's newest 4096 bytes, and the whole
+    written = until(lambda: "frame    80 of 80" in ann.text("#log") and ann.page.locator("#log").text_content(), "the end of the log")
+    whole = (run_dir(site, jid) / ".jobscribe/latest/stdout.log").read_text()
+    assert len(whole) > 4096 and written == whole[-4096:]
+    ann.page.locator("#whole").click()
+    until(lambda: ann.page.locator("#log").text_content() == whole, "the whole log")
+    assert frames_in(whole) == list(range(1, 81))
+
+    name, data = ann.download("history.csv")
+    assert (name, data) == ("history.csv", (run_dir(site, jid) / "history.csv").read_bytes())
+
+    # the other report of the same run, and what is under the pointer
+    ann.page.locator("#reports button", has_text="Mean and highest").click()
+    curves = until(lambda: (p := ann.picture()).label.startswith("Mean and highest temperature. Curves") and p, "the curves are drawn")
+    assert curves.digest != last.digest
+    ann.page.locator("#canvas").hover()
+    ann.until("#readout", r"Time \[s\] \S+ +Mean \[degC\] \S+ +Highest")
+
+    # another visit finds it as it was
+    ann.page.reload()
+    ann.until("#chip", "^completed$")
+    assert ann.jid() == jid and ann.until_frame(79).digest == last.digest
+    ann.page.screenshot(path=tmp_path / "completed.png", full_page=True)
+
+
+def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(people: People, site: Site) -> None:
+    ann = people("ann").sign_in()
+    one = ann.start("heat", frames=2000, paceSecs=0.1, seed=2)
+    ann.until_state("running")
+    two = ann.start("heat", frames=2000, paceSecs=0.1, seed=3)
+    ann.until_state("running")
+    three = ann.start("heat", frames=2000, paceSecs=0.1, seed=4)
+    ann.until("#sentence", r"^Waiting for .* \(2 of 2 in use, 0 ahead\)\.$")
+    assert {j: ann.runs()[j] for j in (one, two, three)} == {one: "running", two: "running", three: "waiting"}
+
+    ann.show(two)
+    ann.page.locator("#cancel").click()
+    ann.until("#chip", "^canceled$")
+    ann.until("#sentence", "^It was canceled.$")
+    until(lambda: ann.runs()[three] == "running", "the third has its place")
+    assert ann.runs()[one] == "running"
+    assert [told(site, j)["state"] for j in (one, two, three)] == ["running", "canceled", "running"]
+
+    # values of an earlier run can be had again
+    ann.page.locator("#defaults").click()
+    ann.page.locator("#reuse").click()
+    assert ann.page.locator("#field-seed").input_value() == "3"
+    for jid in (one, three):
+        ann.show(jid)
+        ann.page.locator("#cancel").click()
+        ann.until("#chip", "^canceled$")
+
+
+def test_nobody_sees_the_runs_of_another(people: People, site: Site) -> None:
+    ann, bob = people("ann").sign_in(), people("<b>bob</b>")
+    jid = ann.start("heat", frames=3)
+    ann.until_state("completed")
+    hash_, serial = told(site, jid)["computeJobHash"], told(site, jid)["computeJobSerial"]
+    bob.sign_in()
+    assert bob.text("#user") == "<b>bob</b>", "a name is text, whatever it looks like"
+    assert bob.runs() == {} and bob.sees("#no-runs") and bob.sees("#empty")
+    sid = jid.split("-")[1]
+    bob.expected.append("/simulation-frame/|/run-log/|/run-files/")
+    theirs = [
+        f"simulation-frame/0*heatAnimation*{sid}*heat*{hash_}*{serial}", f"run-log/heat/{sid}/heatAnimation", f"run-files/heat/{sid}/heatAnimation",
+    ]
+    status = "async p => (await fetch(p)).status"
+    assert [ann.page.evaluate(status, p) for p in theirs] == [200, 200, 200]
+    assert [bob.page.evaluate(status, p) for p in theirs] == [404, 404, 404]
+
+
+def test_what_goes_wrong_is_said_in_sentences(people: People) -> None:
+    ann = people("ann").sign_in()
+    ann.expected.append("/run-simulation$")
+
+    # a value out of its bounds is not even sent
+    ann.fill("heat", size=5)
+    ann.page.locator("#start").click()
+    assert ann.text("#field-size-wrong") == "This must be a number between 10 and 1000."
+    assert ann.page.evaluate("document.activeElement.id") == "field-size"
+    # what only the app knows is said where it belongs
+    ann.fill("odd", number="1.5")
+    ann.page.locator("#start").click()
+    ann.until("#field-number-wrong", "^Anything must be of type int.$")
+    # and what belongs nowhere, above: with advice
+    ann.fill("odd", number="13")
+    ann.page.locator("#start").click()
+    assert ann.until("#notices", "13") == "13 is no number for us.\n\nChange what the message names, then try again.\n\nClose"
+    ann.fill("odd", number="14")
+    ann.page.locator("#start").click()
+    ann.until("#notices", "KeyError.*fourteen")
+    assert ann.page.locator("#notices [role=alert]").count() == 1
+    ann.page.get_by_role("button", name="Close").click()
+
+    ann.start("odd", number="1", answer="raise")
+    ann.until("#chip", "^failed$")
+    ann.until("#sentence", r"^Odd failed in result: ZeroDivisionError")
+    assert "Traceback" not in ann.text("#run-title") + ann.text("#sentence") + ann.text("#notices")
+    # the app reports lies about its state and its times while it runs: none is believed
+    ann.start("odd", number="1", answer="liar")
+    ann.until("#chip", "^completed$")
+    assert ann.text("#sentence") == "It was computed."
+    ann.start("odd", number="1", answer="fine")
+    until(lambda: ann.sees("#canvas") and ann.picture().label.startswith("fine. Curves over x: a ends at 2"), "the result is drawn")
+
+
+def test_where_the_stream_is_refused_the_page_asks(people: People) -> None:
+    ann = people("ann")
+    ann.expected.append("/live")
+    ann.page.route(re.compile(r"/live(\?|$)"), lambda route: route.fulfill(status=403, json={"code": "forbidden", "error": "no"}))
+    ann.page.locator("#name").fill("ann")
+    ann.page.locator("#name").press("Enter")
+    ann.until("#link", "^asking")
+    ann.start("heat", frames=30, paceSecs=0.2, seed=7)
+    first = ann.until_frame(0)
+    assert ann.until_frame(first.frame + 3).digest != first.digest
+    ann.until("#log", r"frame +\d+ of 30")
+    ann.until("#chip", "^completed$")
+
+
+def test_events_are_read_right_however_they_are_cut(people: People) -> None:
+    read = """async ([text, at]) => {
+        const {eventParser} = await import("./static/live.js");
+        const found = [];
+        const parse = eventParser((e) => found.push([e.name, e.data, e.id ?? null]));
+        for (const piece of at === null ? [...text] : [text.slice(0, at), text.slice(at)]) parse(piece);
+        return found;
+    }"""
+    text = "id: 7-a\n\n: nothing new\n\nevent: status\r\ndata: {\"a\":\r\ndata:1}\r\n\r\nid: 8\nevent: log\ndata:  two: three\n\ndata: half"
+    wanted = [["message", "", "7-a"], ["status", '{"a":\n1}', None], ["log", " two: three", "8"]]
+    ann = people("ann")
+    assert [ann.page.evaluate(read, [text, at]) for at in (*range(len(text) + 1), None)] == [wanted] * (len(text) + 2)
+
+
+def test_what_is_heard_late_undoes_nothing(people: People) -> None:
+    heard = """async (statuses) => {
+        const {runsStore} = await import("./static/runs.js");
+        const row = {computeJid: "j", simulationType: "heat", simulationId: "s", computeModel: "m", state: "running", computeJobSerial: 5};
+        window.fetch = async () => new Response(JSON.stringify({jobs: [row]}));
+        const store = runsStore({onChange: () => {}, onError: (e) => { throw e; }});
+        await store.load(new Map([["heat", {models: []}]]));
+        for (const s of statuses) s.parallelStatus && !s.state ? store.progressed(s) : store.hear({computeJid: "j", ...s});
+        const {state, percentComplete, error} = store.get("j").status;
+        return [store.get("j").serial, state, percentComplete ?? null, error ?? null];
+    }"""
+    ann = people("ann")
+    running = {"state": "running", "computeJobSerial": 5, "parallelStatus": {"percentComplete": 10, "state": "error", "error": "a lie"}}
+    more = {"computeJid": "j", "computeJobSerial": 5, "parallelStatus": {"percentComplete": 20, "error": "a lie"}}
+    over = {"state": "completed", "computeJobSerial": 5, "parallelStatus": {"percentComplete": 100}}
+    for statuses, wanted in (
+        ([running], [5, "running", 10, None]),
+        ([running, more], [5, "running", 20, None]),
+        ([running, {"state": "running", "computeJobSerial": 5}], [5, "running", 10, None]),
+        ([running, over, running, more], [5, "completed", 100, None]),
+        ([over, {**running, "computeJobSerial": 4}, {**over, "state": "canceled", "computeJobSerial": 4}], [5, "completed", 100, None]),
+        ([over, {"state": "pending", "computeJobSerial": 6}, over, more], [6, "pending", None, None]),
+    ):
+        assert ann.page.evaluate(heard, statuses) == wanted, statuses
+
+
+def test_pixels_are_where_the_axes_say(people: People) -> None:
+    """Every value of a small matrix, and every one of a few points, has its colour at its place, with the first row at the bottom."""
+    drawn = """async (data) => {
+        const {draw} = await import("./static/pictures.js");
+        const canvas = document.createElement("canvas");
+        canvas.style.width = "600px";
+        document.body.append(canvas);
+        const under = draw(canvas, data, {map: "grey", range: [0, 3]});
+        const context = canvas.getContext("2d"), found = [];
+        for (let y = 0; y < canvas.height; y += 6) for (let x = 0; x < canvas.width; x += 6) {
+            const said = under(x + 0.5, y + 0.5).match(/^x (\\S+) +y (\\S+) +value (\\S+)/);
+            if (said) found.push([...said.slice(1).map(Number), context.getImageData(x, y, 1, 1).data[0]]);
+        }
+        canvas.remove();
+        return found;
+    }"""
+    ann = people("ann")
+    matrix = {"xRange": [0, 2, 2], "yRange": [10, 12, 2], "zMatrix": [[0, 1], [2, 3]]}
+    found = ann.page.evaluate(drawn, matrix)
+    shades = {0: 16, 1: 92, 2: 168, 3: 244}
+    for x, y, value, shade in found:
+        if abs(x - 1) > 0.05 and abs(y - 11) > 0.05 and min(x, 2 - x, y - 10, 12 - y) > 0.05:
+            assert value == matrix["zMatrix"][int(y > 11)][int(x > 1)] and abs(shade - shades[value]) <= 1, (x, y, value, shade)  # type: ignore[index]
+    assert {v for _, _, v, _ in found} == {0, 1, 2, 3}
+
+    points = {"xRange": [0, 10], "yRange": [0, 10], "x": [1, 9, 9], "y": [1, 1, 9], "value": [0.0, 1.5, 3.0]}
+    found = ann.page.evaluate(drawn, points)
+    near = {(x, y): {s for *_, v, s in found if v == value} for x, y, value in ((1, 1, 0.0), (9, 1, 1.5), (9, 9, 3.0))}
+    assert 16 in near[1, 1] and {129, 130, 131} & near[9, 1] and 244 in near[9, 9]
+
+
+def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_path: Path) -> None:
+    ann = people("ann", viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2, has_touch=True).sign_in()
+    page = ann.page
+    page.locator("#app").select_option("heat")
+    page.locator("#field-frames").fill("200")
+    page.locator("#field-frames").press("Enter")
+    ann.until_state("running")
+    ann.until_frame(1)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off on the right"
+    assert page.evaluate("document.getElementById('run').getBoundingClientRect().top < innerHeight"), "the run came into sight"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, "dark where dark is wished"
+    page.screenshot(path=tmp_path / "phone.png", full_page=True)
+
+    # everything that can be pressed is reached by the key, in the order in which it is seen
+    reached: list[str] = []
+    page.locator("#sign-out").focus()
+    while (now := page.evaluate("document.activeElement.id || document.activeElement.closest('li, [role=alert]')?.parentElement.id")) and now != "log":
+        reached.append(now)
+        page.keyboard.press("Tab")
+        assert len(reached) < 80
+    order = [reached.index(i) for i in ("sign-out", "app", "field-size", "start", "runs", "reuse", "canvas", "play", "slider", "follow", "files")]
+    assert order == sorted(order)
+    # tabs are one stop, and arrows go from one to the next
+    page.locator("#tab-heatAnimation").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-temperatureAnimation"
+    until(lambda: "Curves" in ann.picture().label, "the other report is drawn")
+    assert page.locator("#sentence").get_attribute("aria-live") == "polite"
+    ann.until("#chip", "^(completed|running)$")
+
+
+def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People, make_site: Callable[..., Site]) -> None:
+    site = make_site(web=True).start()
+    port = site.front.rpartition(":")[2]
+    ann = people("ann", site).sign_in()
+    short = ann.start("heat", frames=30, paceSecs=0.1)
+    ann.until_state("running")
+    long = ann.start("heat", frames=2000, paceSecs=0.1, seed=2)
+    before = ann.until_frame(3)
+    ann.until("#log", r"frame +\d+ of 2000")
+    # a browser that finds nobody there says so in the console
+    ann.expected.append(".")
+
+    site.stop(signal.SIGKILL)
+    ann.until("#link", "^no connection")
+    assert ann.sees("#shown") and ann.state() == "running", "what was known stays"
+    until(lambda: _lines(run_dir(site, short) / "history.csv") == 31, "the short one ends while nobody watches")
+    until(lambda: not site.titled("server"), "its front end has left the port")
+    site.process = site.launch("--port", port)
+    assert site.process.stdout is not None and site.process.stdout.readline().startswith(b"jobscribe ready at ")
+    site.read_address()
+
+    ann.until("#link", "^live$")
+    ann.until("#chip", "^running$")
+    until(lambda: ann.runs() == {short: "completed", long: "running"}, "both as they are")
+    assert ann.until_frame(before.frame + 30).digest != before.digest
+    opened = [r.headers for r in ann.live]
+    tickets = [h["x-jobscribe-ticket"] for h in opened]
+    assert len(set(tickets)) == len(tickets) >= 3, "each time a ticket of its own"
+    assert opened[-1].get("last-event-id"), "it goes on where it was"
+    shown = until(lambda: (f := frames_in(ann.text("#log"))) and f[-1] > before.frame + 30 and f, "the log goes on")
+    assert shown == list(range(shown[0], shown[0] + len(shown))), "no line twice, none left out"
+
+    ann.page.locator("#cancel").click()
+    ann.until("#chip", "^canceled$")
+    assert told(site, long)["state"] == "canceled"
+    check_books(site)
+
+
+def _lines(path: Path) -> int:
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+@pytest.mark.skipif(
+    not (LAMMPS / "jobscribe_lammps/__init__.py").exists() or shutil.which("lmp") is None
+    or not Path("/usr/share/lammps/examples/crack/in.crack").exists(),
+    reason="LAMMPS is not here; etc/engines/lammps.sh installs it",
+)
+def test_the_crack_is_watched_as_it_grows(
+    people: People, make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(real_site, "PYTHON_PATH", real_site.PYTHON_PATH + os.pathsep + str(LAMMPS))
+    site = make_site("apps.also=lammps=jobscribe_lammps.plugin:app", env={"PYTHONDONTWRITEBYTECODE": "1"}, web=True).start()
+    ann = people("ann", site).sign_in()
+    ann.page.locator("#app").select_option("lammps")
+    jid = ann.start("lammps", steps=3000, dumpEvery=100)
+    first = ann.until_frame(0)
+    assert "points" in first.label
+    grown = ann.until_frame(first.frame + 3)
+    assert grown.digest != first.digest
+    ann.page.locator("#reports button", has_text="Atoms by potential energy").click()
+    energy = until(lambda: "potential energy" in (p := ann.picture()).label and p, "the energies are drawn")
+    assert energy.colours > grown.colours, "quantities have more colours than kinds"
+    ann.until("#chip", "^completed$", 80)
+    ann.until_frame(30)
+    ann.page.screenshot(path=tmp_path / "crack.png", full_page=True)
+    ann.page.locator("#reports button", has_text="Energy per atom").click()
+    until(lambda: "Curves over step: potential energy ends at" in ann.picture().label, "the curves are drawn")
+    ann.page.screenshot(path=tmp_path / "energy.png", full_page=True)
+    name, data = ann.download("log.lammps")
+    assert name == "log.lammps" and data.startswith(b"LAMMPS") and data == (run_dir(site, jid, "lammps") / name).read_bytes()
+    check_books(site)

@@ -1,0 +1,415 @@
+"""The proxy of `up`: both sides as they are, nothing collected, and a sentence when a side is away."""
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from stub_supervisor import TOKEN
+
+from jobscribe.client.address import Address
+from jobscribe.client.errors import own
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log import Log
+from jobscribe.web import proxy as proxy_module
+from jobscribe.web.peer import owner
+from jobscribe.web.proxy import Proxy, serve
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Quiet:
+    def write(self, record: Any) -> None:
+        return
+
+
+class Stand:
+    """A proxy on a loop in a thread, in front of raw servers that do what a test says. `front` and `live` are the two handlers."""
+
+    def __init__(self) -> None:
+        self.front: Handler = answering(b"front")
+        self.live: Handler = answering(b"live")
+        self.away = False
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.port = self.call(self._start())
+
+    def call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+
+    async def _start(self) -> int:
+        async def front(r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
+            await self.front(r, w)
+
+        async def live(r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
+            await self.live(r, w)
+
+        self.servers = [await asyncio.start_server(front, "127.0.0.1", 0), await asyncio.start_server(live, "127.0.0.1", 0)]
+        ports = [s.sockets[0].getsockname()[1] for s in self.servers]
+
+        async def to_front() -> Any:
+            import tornado.iostream
+
+            return await proxy_module._connected(tornado.iostream.IOStream(socket.socket()), ("127.0.0.1", ports[0]))
+
+        def supervisor() -> Address:
+            if self.away:
+                raise own("noSupervisor", "no supervisor has been started")
+            return Address(url=f"http://127.0.0.1:{ports[1]}", token=TOKEN, uid="AnnAnn01")
+
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+        self.proxy = Proxy(to_front, supervisor, Log("proxy", Redactor(), Quiet()))
+        self.server = serve(self.proxy, listening)
+        return int(listening.getsockname()[1])
+
+    async def stop_backends(self) -> None:
+        for s in self.servers:
+            s.close()
+
+    async def _stop(self) -> None:
+        self.server.stop()
+        for s in self.servers:
+            s.close()
+        for connection in list(self.server._connections):
+            connection.stream.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def close(self) -> None:
+        self.call(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any) -> tuple[int, Any, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method, path, body, headers or {}, **more)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+
+async def head(reader: asyncio.StreamReader) -> tuple[str, list[tuple[str, str]]]:
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin1").split("\r\n")[:-2]
+    return first, [(n.strip(), v.strip()) for n, _, v in (line.partition(":") for line in lines)]
+
+
+def answering(body: bytes, status: str = "200 OK", headers: str = "") -> Handler:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    return answer
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    stand = Stand()
+    yield stand
+    stand.close()
+
+
+@pytest.mark.parametrize(("path", "to"), [
+    ("/live", b"live"), ("/live?computeJid=x", b"live"), ("/", b"front"), ("/lively", b"front"), ("/live/", b"front"), ("/a?b=/live", b"front"),
+    ("/LIVE", b"front"), ("//live", b"front"), ("/api/run-simulation", b"front"),
+])
+def test_live_goes_to_the_supervisor_and_all_else_to_the_front_end(stand: Stand, path: str, to: bytes) -> None:
+    assert stand.ask("GET", path)[2] == to
+
+
+def echo(reader_to: dict[str, Any]) -> Handler:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader_to["first"], reader_to["headers"] = await head(reader)
+        names = {n.lower(): v for n, v in reader_to["headers"]}
+        if "content-length" in names:
+            reader_to["body"] = await reader.readexactly(int(names["content-length"]))
+        elif names.get("transfer-encoding") == "chunked":
+            reader_to["body"] = b""
+            while size := int((await reader.readline()), 16):
+                reader_to["body"] += await reader.readexactly(size)
+                await reader.readline()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nConnection: close, X-Mine\r\nX-Mine: 1\r\n"
+            b"Keep-Alive: timeout=5\r\nX-Other: 2\r\n\r\nok"
+        )
+        await writer.drain()
+        writer.close()
+
+    return answer
+
+
+def test_headers_pass_but_those_of_the_connection_and_those_that_only_the_proxy_may_say(stand: Stand) -> None:
+    got: dict[str, Any] = {}
+    stand.front = echo(got)
+    code, headers, body = stand.ask("POST", "/x?y=%2F", b"hello", {
+        "Host": "localhost:1234", "Origin": "http://localhost:1234", "Cookie": "c=d", "Connection": "keep-alive, X-Secret", "X-Secret": "1",
+        "X-Forwarded-For": "6.6.6.6", "Forwarded": "for=6.6.6.6", "X-Forwarded-Proto": "https", "X-Jobscribe-Peer": "0", "TE": "trailers",
+        "Upgrade": "websocket", "Proxy-Authorization": "x", "Expect": "",
+    })
+    assert (code, body, got["body"], got["first"]) == (200, b"ok", b"hello", "POST /x?y=%2F HTTP/1.1")
+    names = {n.lower(): v for n, v in got["headers"]}
+    assert (names["host"], names["origin"], names["cookie"]) == ("localhost:1234", "http://localhost:1234", "c=d")
+    assert (names["x-forwarded-for"], names["x-forwarded-proto"], names["x-forwarded-host"]) == ("127.0.0.1", "http", "localhost:1234")
+    assert not {"x-secret", "forwarded", "x-jobscribe-peer", "te", "upgrade", "proxy-authorization", "keep-alive", "expect"} & set(names)
+    assert [n for n, _ in got["headers"]].count("Connection") == 1 and names["connection"] == "close"
+    assert headers.get_all("Set-Cookie") == ["a=1", "b=2"]
+    assert (headers["X-Other"], headers["X-Mine"], headers["Keep-Alive"]) == ("2", None, None)
+
+
+def test_a_body_in_pieces_arrives_whole(stand: Stand) -> None:
+    got: dict[str, Any] = {}
+    stand.front = echo(got)
+    pieces = [bytes([n]) * 10_000 for n in range(20)]
+    assert stand.ask("PUT", "/lib-file/x/y", iter(pieces), {"Transfer-Encoding": "chunked"}, encode_chunked=True)[0] == 200
+    assert got["body"] == b"".join(pieces)
+
+
+@pytest.mark.parametrize(("method", "status", "headers"), [
+    ("HEAD", "200 OK", "X: 1\r\n"), ("GET", "304 Not Modified", "ETag: x\r\n"), ("GET", "404 Not Found", ""), ("DELETE", "500 Oh", ""),
+])
+def test_answers_of_every_kind(stand: Stand, method: str, status: str, headers: str) -> None:
+    body = b"" if method == "HEAD" or status.startswith("304") else b"words"
+    stand.front = answering(body, status, headers)
+    code, said, got = stand.ask(method, "/")
+    assert (code, got) == (int(status[:3]), body)
+    assert said.get("ETag") == ("x" if "ETag" in headers else None)
+
+
+def test_connections_are_kept(stand: Stand) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=20)
+    for n in range(5):
+        connection.request("POST", "/", b"x" * n)
+        assert connection.getresponse().read() == b"front"
+        assert connection.sock is not None
+    connection.close()
+
+
+def test_an_answer_of_unknown_length_flows_as_it_comes(stand: Stand) -> None:
+    step = threading.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nid: 1\n\n")
+        await writer.drain()
+        while not step.is_set():
+            await asyncio.sleep(0.01)
+        writer.write(b"id: 2\n\n")
+        await writer.drain()
+        writer.close()
+
+    stand.live = stream
+    connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=20)
+    connection.request("GET", "/live")
+    answer = connection.getresponse()
+    assert answer.read1(100) == b"id: 1\n\n", "the first is there before the second has been written"
+    step.set()
+    assert answer.read() == b"id: 2\n\n"
+    connection.close()
+
+
+def test_a_browser_that_goes_away_is_noticed_on_the_other_side(stand: Stand) -> None:
+    noticed = threading.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhello")
+        await writer.drain()
+        assert await reader.read() == b""
+        noticed.set()
+        writer.close()
+
+    stand.live = stream
+    connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=20)
+    connection.request("GET", "/live")
+    answer = connection.getresponse()
+    assert answer.read1(5) == b"hello"
+    assert stand.proxy.under_way == 1
+    answer.close()
+    connection.close()
+    assert noticed.wait(10)
+    deadline = time.monotonic() + 10
+    while stand.proxy.under_way and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert stand.proxy.under_way == 0
+
+
+def rss() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_reader_that_reads_nothing_stops_the_writer_and_fills_nothing(stand: Stand) -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
+        block = bytes(1 << 20)
+        while sent < 1 << 30:
+            writer.write(block)
+            await writer.drain()
+            sent += len(block)
+
+    stand.front = flood
+    connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=20)
+    before = rss()
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    seen, deadline = -1, time.monotonic() + 20
+    while sent != seen and time.monotonic() < deadline:  # until the writer stands still
+        seen = sent
+        time.sleep(0.3)
+    assert 0 < sent < 64 << 20
+    assert rss() - before < 48 << 20
+    answer.close()
+    connection.close()
+
+
+def test_an_upload_waits_for_its_reader(stand: Stand) -> None:
+    go = threading.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+        await reader.readexactly(64 << 20)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+
+    stand.front = slow
+    sent = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(64):
+            yield bytes(1 << 20)
+            sent += 1 << 20
+
+    answers: list[Any] = []
+    uploading = threading.Thread(target=lambda: answers.append(stand.ask("PUT", "/lib-file/a/b", pieces(), {"Content-Length": str(64 << 20)})))
+    before = rss()
+    uploading.start()
+    seen, deadline = -1, time.monotonic() + 20
+    while (sent != seen or not sent) and time.monotonic() < deadline:
+        seen = sent
+        time.sleep(0.3)
+    assert 0 < sent < 48 << 20, "the sender is held back"
+    assert rss() - before < 48 << 20
+    go.set()
+    uploading.join(30)
+    assert answers[0][2] == b"ok"
+
+
+def said(answer: tuple[int, Any, bytes], code: int, name: str) -> None:
+    assert answer[0] == code, answer
+    assert answer[1]["Content-Type"] == "application/json"
+    body = json.loads(answer[2])
+    assert (body["state"], body["code"]) == ("error", name) and body["error"] and body["advice"]
+
+
+def test_a_side_that_is_away_is_said_in_the_usual_form(stand: Stand) -> None:
+    stand.away = True
+    said(stand.ask("GET", "/live"), 503, "supervisorUnavailable")
+    assert stand.ask("GET", "/")[2] == b"front"
+    stand.away = False
+    stand.call(stand.stop_backends())
+    said(stand.ask("GET", "/live"), 503, "supervisorUnavailable")
+    said(stand.ask("POST", "/", b"x" * 100_000), 503, "supervisorUnavailable")
+    assert stand.proxy.under_way == 0
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-", b"garbage\r\n\r\n"])
+def test_a_side_that_dies_before_it_answers(stand: Stand, answer: bytes) -> None:
+    async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    stand.front = dies
+    said(stand.ask("GET", "/"), 503, "supervisorUnavailable")
+    assert stand.proxy.under_way == 0
+
+
+def test_an_answer_that_is_cut_off_does_not_look_whole(stand: Stand) -> None:
+    async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await writer.drain()
+        writer.close()
+
+    stand.front = dies
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        stand.ask("GET", "/")
+
+
+def test_too_large_is_said_before_it_is_sent_on(stand: Stand) -> None:
+    got: dict[str, Any] = {}
+    stand.front = echo(got)
+    limit = proxy_module.LARGEST_BODY
+    said(stand.ask("POST", "/run-simulation", b"x" * (limit + 1)), 413, "tooLarge")
+    assert got == {}
+    said(stand.ask("POST", "/x", iter([b"x" * (1 << 20)] * ((limit >> 20) + 2)), {"Transfer-Encoding": "chunked"}, encode_chunked=True), 413, "tooLarge")
+    assert stand.ask("PUT", "/lib-file/a/b", b"x" * (limit + 1))[0] == 200
+
+
+def test_too_many_at_once_are_told_to_come_back(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "MOST", 0)
+    said(stand.ask("GET", "/"), 429, "tooManyRequests")
+    monkeypatch.setattr(proxy_module, "MOST", 1)
+    assert stand.ask("GET", "/")[0] == 200
+
+
+def test_whose_connection_it_is_is_said_at_sign_in_only(stand: Stand) -> None:
+    got: dict[str, Any] = {}
+    stand.front = echo(got)
+    stand.ask("POST", "/sign-in", b"{}", {"X-Jobscribe-Peer": "0"})
+    assert dict(got["headers"])["X-Jobscribe-Peer"] == str(os.geteuid())
+    stand.ask("POST", "/other", b"{}", {"X-Jobscribe-Peer": "0"})
+    assert "X-Jobscribe-Peer" not in dict(got["headers"])
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_kernel_knows_whose_connection_it_is(family: int) -> None:
+    ip = "127.0.0.1" if family == socket.AF_INET else "::1"
+    server = socket.socket(family)
+    try:
+        server.bind((ip, 0))
+    except OSError:
+        pytest.skip("this machine has no such loopback address")
+    server.listen(1)
+    client = socket.create_connection(server.getsockname()[:2])
+    accepted, peer = server.accept()
+    try:
+        assert owner(peer[:2], accepted.getsockname()[:2]) == os.geteuid()
+        assert owner((ip, 1), accepted.getsockname()[:2]) is None
+    finally:
+        for s in (server, client, accepted):
+            s.close()
+
+
+def test_another_users_connection_is_told_from_ours(tmp_path: Any) -> None:
+    table = tmp_path / "tcp"
+    row = "  1: 0100007F:C350 0100007F:1F40 01 00000000:00000000 00:00000000 00000000  1001        0 1 1 0000000000000000"
+    table.write_text("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" + row + "\n")
+    assert owner(("127.0.0.1", 50000), ("127.0.0.1", 8000), {4: str(table)}) == 1001
+    assert owner(("127.0.0.1", 50001), ("127.0.0.1", 8000), {4: str(table)}) is None

@@ -1,0 +1,241 @@
+"""`jobscribe up` and `jobscribe server` as processes: one address, a child that is started again, and nothing that stays behind."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_site
+import requests
+from real_site import Site, until
+
+
+class Person:
+    """A browser with its cookies, signed in at the front door."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.url, self.session = site.front, requests.Session()
+        self.uid = self.post("/sign-in", {"name": name}).json()["uid"]
+
+    def post(self, path: str, body: Any = None, **more: Any) -> requests.Response:
+        return self.session.post(self.url + path, json=body or {}, timeout=20, **more)
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def server_pid(site: Site) -> int:
+    return int(until(lambda: next(iter(site.titled("server")), None), "the front end runs"))
+
+
+@pytest.fixture
+def up(make_site: Callable[..., Site]) -> Site:
+    return make_site(web=True).start()
+
+
+def test_the_ready_line_is_the_front_door_and_client_json_names_both(make_site: Callable[..., Site]) -> None:
+    site = make_site(web=True)
+    site.process = site.launch()
+    assert site.process.stdout is not None
+    line = site.process.stdout.readline().decode()
+    site.read_address()
+    assert line == f"jobscribe ready at {site.front} root={site.root}\n"
+    assert site.front != site.url
+    assert requests.get(site.front + "/healthz", timeout=10).json() == {"state": "ok"}
+    assert requests.get(site.front + "/", timeout=10).status_code == 200
+    assert site.ready()["state"] == "ok"
+    assert requests.post(site.front + "/api/run-status", json={}, timeout=10).status_code == 404, "the supervisor's own interface is not there"
+
+
+def test_a_run_from_sign_in_to_its_live_news(up: Site) -> None:
+    ann = Person(up, "ann")
+    said = ann.post("/run-simulation", {"simulationType": "odd", "simulationId": "live0001", "report": "oddReport"}).json()
+    ticket = ann.post("/live-ticket").json()
+    live = ann.session.get(up.front + f"/live?computeJid={said['computeJid']}", headers={ticket["header"]: ticket["ticket"]}, stream=True, timeout=20)
+    assert live.status_code == 200 and live.headers["Content-Type"].startswith("text/event-stream")
+    states = []
+    for line in live.iter_lines(chunk_size=1):
+        if line.startswith(b"data: "):
+            states.append(json.loads(line[6:]).get("state"))
+            if states[-1] == "completed":
+                break
+    live.close()
+    assert states[-1] == "completed"
+    assert requests.get(up.front + "/live", timeout=10).status_code == 401
+    assert ann.post("/run-status", {"simulationType": "odd", "simulationId": "live0001", "report": "oddReport"}).json()["title"] == "fine"
+    ann.close()
+
+
+def test_many_open_streams_hold_no_worker(up: Site) -> None:
+    ann = Person(up, "ann")
+    streams = []
+    for _ in range(40):  # more than there are threads
+        ticket = ann.post("/live-ticket").json()
+        connection = http.client.HTTPConnection(up.front.removeprefix("http://"), timeout=20)
+        connection.request("GET", "/live", headers={ticket["header"]: ticket["ticket"]})
+        streams.append((connection, connection.getresponse()))
+    held = [s for s in streams if s[1].status == 200]
+    assert len(held) >= 8, [s[1].status for s in streams]
+    assert ann.post("/own-jobs").status_code == 200
+    for connection, answer in streams:
+        answer.close()
+        connection.close()
+    ann.close()
+
+
+def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: Site) -> None:
+    ann = Person(up, "ann")
+    first = server_pid(up)
+    up.kill(first)
+    ann.session.close()  # the kept connection went with it; browsers open another one
+    assert ann.post("/own-jobs").status_code == 200, "the request waits for the next one, and the cookie is still good"
+    assert server_pid(up) != first
+    until(lambda: "the front end ended (exit code -9)" in up.log(), "its end is logged")
+    ann.close()
+
+
+def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> None:
+    ann = Person(up, "ann")
+    run = {"simulationType": "odd", "simulationId": "goeson01", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 60.0}}}
+    said = ann.post("/run-simulation", run).json()
+    until(lambda: ann.post("/run-status", said["nextRequest"]).json()["state"] == "running", "it runs")
+    up.kill(server_pid(up))
+    ann.session.close()
+    assert ann.post("/run-status", said["nextRequest"]).json()["state"] == "running"
+    assert ann.post("/run-cancel", said["nextRequest"]).json()["state"] == "canceled"
+    ann.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_the_front_end_ends_with_up_however_that_ends(up: Site, number: int) -> None:
+    child = server_pid(up)
+    up.stop(number)
+    until(lambda: not Path(f"/proc/{child}").exists(), "the front end is gone", 10)
+    with pytest.raises(requests.ConnectionError):
+        requests.get(up.front + "/healthz", timeout=5)
+
+
+def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: Site) -> None:
+    ann = Person(up, "ann")
+    os.kill(up.pid, signal.SIGSTOP)
+    try:
+        assert requests.get(up.front + "/healthz", timeout=10).status_code == 200
+        assert requests.get(up.front + "/static/api.js", timeout=10).status_code == 200
+    finally:
+        os.kill(up.pid, signal.SIGCONT)
+    assert ann.post("/own-jobs").status_code == 200
+    ann.close()
+
+
+def test_no_secret_in_what_others_can_see_of_the_front_end(up: Site) -> None:
+    ann = Person(up, "ann")
+    pid = server_pid(up)
+    seen = Path(f"/proc/{pid}/cmdline").read_bytes() + up.log().encode() + (up.root / "log" / "server.log").read_bytes()
+    assert up.token.encode() not in seen
+    if os.geteuid() == 0:
+        assert up.token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert oct((up.root / "web.sock").stat().st_mode & 0o777) == "0o700"
+    ann.close()
+
+
+def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(make_site: Callable[..., Site]) -> None:
+    site = make_site(web=True)
+    outside = site.launch("--ip", "0.0.0.0")
+    assert outside.wait(30) == 125
+    assert "stays on loopback" in site.log()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        process = site.launch("--port", str(port))
+        assert process.wait(30) == 125
+    assert f"port {port} of 127.0.0.1 cannot be used" in site.log()
+    assert not (site.root / "client.json").exists(), "nothing was started"
+    for p in (outside, process):
+        assert p.stdout is not None
+        p.stdout.close()
+
+
+def test_up_whose_front_end_cannot_start_says_so_and_ends(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    (tmp_path / "waitress.py").write_text("raise ImportError('no waitress here')\n")
+    site = make_site(web=True, env={})
+    before = real_site.PYTHON_PATH
+    real_site.PYTHON_PATH = before + os.pathsep + str(tmp_path)
+    try:
+        # installed packages come after PYTHONPATH, so this one is found first
+        process = site.launch()
+        assert process.wait(40) == 125
+    finally:
+        real_site.PYTHON_PATH = before
+    assert "no waitress here" in site.log()
+    assert process.stdout is not None
+    assert process.stdout.read() == b"", "no ready line"
+    process.stdout.close()
+
+
+HOOKS = """
+def user(request):
+    return request.headers.get("X-Remote-User")
+
+def admin(uid):
+    return uid == "AdmAdm03"
+"""
+
+
+def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    (tmp_path / "their_hooks.py").write_text(HOOKS)
+    site = make_site().start()
+    arguments = [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "server", "--port", "0"]
+    env = {**os.environ, "PYTHONPATH": real_site.PYTHON_PATH + os.pathsep + str(tmp_path)}
+    refused = subprocess.run(arguments, env=env, capture_output=True, timeout=60, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (125, "") and "user_hook" in refused.stderr
+    hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin"]
+    with subprocess.Popen([*arguments, *hooks], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            url = line.split()[3]
+            assert line == f"jobscribe ready at {url} root={site.root}\n"
+            post = lambda path, uid: requests.post(url + path, json={}, headers={"X-Remote-User": uid} if uid else {}, timeout=20)  # noqa: E731
+            assert post("/own-jobs", None).status_code == 401
+            assert post("/own-jobs", "AnnAnn01").json()["jobs"] == []
+            assert (post("/adm-jobs", "AnnAnn01").status_code, post("/adm-jobs", "AdmAdm03").status_code) == (403, 200)
+            assert post("/sign-in", None).status_code == 404
+            site.stop()
+            assert post("/own-jobs", "AnnAnn01").status_code == 503
+            site.start()
+            assert post("/own-jobs", "AnnAnn01").status_code == 200, "the restarted supervisor is found"
+        finally:
+            process.terminate()
+        assert process.wait(15) == 0
+
+
+def test_eight_people_at_once_are_all_served(up: Site) -> None:
+    done: list[str] = []
+
+    def one(n: int) -> None:
+        person = Person(up, f"person {n}")
+        run = {"simulationType": "odd", "simulationId": "crowd001", "report": "oddReport"}
+        said = person.post("/run-simulation", run).json()
+        deadline = time.monotonic() + 60
+        while "nextRequest" in said and time.monotonic() < deadline:
+            time.sleep(0.1)
+            said = person.post("/run-status", said["nextRequest"]).json()
+        done.append(said["state"])
+        person.close()
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(90)
+    assert done == ["completed"] * 8

@@ -1,0 +1,88 @@
+"""The blueprint in this process, in front of whatever supervisor a test has; and a browser for it, as one user."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flask
+from flask.testing import FlaskClient
+
+from jobscribe.client.address import Address, Source
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log import Log, Record
+from jobscribe.web import create_blueprint
+
+ANN, BOB, ADM = "AnnAnn01", "BobBob02", "AdmAdm03"
+ALSO = ("odd=odd_app:app",)
+
+
+class Lines:
+    """A log's sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+
+    def text(self) -> str:
+        return "\n".join(f"{r.where} {r.message} {r.ids} {r.traceback}" for r in self.records)
+
+
+class Browser:
+    """What a page of the site sends, as one user (None: nobody)."""
+
+    def __init__(self, client: FlaskClient, uid: str | None) -> None:
+        self.client, self.uid = client, uid
+
+    def ask(self, method: str, path: str, **options: Any) -> Any:
+        headers = {**({"X-User": self.uid} if self.uid else {}), **options.pop("headers", {})}
+        return self.client.open(path, method=method, headers=headers, **{"buffered": True, **options})
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.ask("POST", path, json={} if body is None else body, headers=headers)
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.ask("GET", path, headers=headers)
+
+    def put(self, path: str, data: bytes, **headers: str) -> Any:
+        return self.ask("PUT", path, data=data, headers={"X-Jobscribe": "1", **headers})
+
+    def delete(self, path: str, **headers: str) -> Any:
+        return self.ask("DELETE", path, headers={"X-Jobscribe": "1", **headers})
+
+    def said(self, path: str, body: Any = None) -> Any:
+        """The JSON of a success."""
+        answer = self.post(path, body)
+        assert answer.status_code == 200, (path, answer.status_code, answer.get_data(as_text=True)[:500])
+        return answer.get_json()
+
+
+class Web:
+    """A Flask site with the blueprint. `refusals`: (uid, api, simulation type or None) to what the site's hook says."""
+
+    def __init__(self, supervisor: Address | Source | str, *, also: Sequence[str] = ALSO, prefix: str = "", streams: int = 4) -> None:
+        self.lines = Lines()
+        self.refusals: dict[tuple[str, str, str | None], Refusal] = {}
+        self.user: Callable[[flask.Request], Any] = lambda request: request.headers.get("X-User")
+        self.app = flask.Flask("a_site")
+        self.app.register_blueprint(create_blueprint(
+            supervisor=supervisor, user=lambda request: self.user(request), admin=lambda uid: uid == ADM, apps_also=also,
+            may=lambda uid, api, type_: self.refusals.get((uid, api, type_)), log=Log("web", Redactor(), self.lines), streams=streams,
+        ), url_prefix=prefix or None)
+
+    def close(self) -> None:
+        self.app.extensions["jobscribe"].close()
+
+    def as_(self, uid: str | None) -> Browser:
+        return Browser(self.app.test_client(), uid)
+
+
+def refused(answer: Any, status: int, code: str) -> Any:
+    """The body of a refusal, which must have this form."""
+    body = answer.get_json()
+    assert answer.status_code == status, (answer.status_code, answer.get_data(as_text=True)[:500])
+    assert set(body) == {"state", "code", "error", "advice", "retry"} and body["state"] == "error"
+    assert body["code"] == code
+    assert body["advice"] and body["error"] and "Traceback" not in body["error"]
+    return body
