@@ -161,6 +161,16 @@ class RunFile(_Request, frozen=True, kw_only=True):
     length: Offset | None = None
 
 
+class LibFile(_Request, frozen=True, kw_only=True):
+    """A file of the user's library of an app, `offset` and `length` as a range; answered with its bytes, streamed."""
+
+    uid: Uid
+    simulation_type: SimulationType
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    offset: Offset = 0
+    length: Offset | None = None
+
+
 class GlobalResources(_Request, frozen=True, kw_only=True):
     """Ports leased to a simulation: the same ones each time it asks, until `release` or until the lease is over."""
 

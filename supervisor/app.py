@@ -106,8 +106,7 @@ class _Supervisor:
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
         self._fatal: Refusal | None = None
-        self._boot_id = clock.boot_id()
-        self._clock = clock.SystemClock()
+        self._boot_id, self._clock = clock.boot_id(), clock.SystemClock()
         self.url = ""
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())

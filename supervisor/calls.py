@@ -37,7 +37,7 @@ API_NAMES: Mapping[str, str] = {
 
 
 class OpenFile(msgspec.Struct, frozen=True):
-    """A file of a run, as it was when its reading began. length: bytes that `chunks` will give."""
+    """A file of a run or a library, as it was when its reading began. length: bytes that `chunks` will give."""
 
     size: int
     mtime_ns: int

@@ -30,6 +30,9 @@ _PIECE = 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+#: Gone meanwhile, or nothing that an app could read.
+_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO)
+
 _Identity = tuple[int, int, int, int, int]
 
 
@@ -68,6 +71,25 @@ class Library:
             except FileNotFoundError:
                 raise gone from None
 
+    def open(self, uid: str, simulation_type: str, name: str) -> tuple[int, os.stat_result]:
+        """A descriptor to read it by, and what it is. Raises Refusal("notFound")."""
+        checked_name(name)
+        gone = Refusal("notFound", f"there is no file {name!r} in this library")
+        with _as_refusal(), self._opened(uid, simulation_type) as folder:
+            if folder is None:
+                raise gone
+            try:
+                fd = os.open(name, _READ, dir_fd=folder)
+            except OSError as e:
+                if e.errno in _NOT_OURS:
+                    raise gone from None
+                raise
+            info = os.fstat(fd)
+            if stat.S_ISREG(info.st_mode):
+                return fd, info
+            os.close(fd)
+            raise gone
+
     def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
         """[{"name", "size", "sha256", "mtime"}], by name. What is no file of this library (links, folders) is not in it."""
         with _as_refusal(), self._opened(uid, simulation_type) as folder:
@@ -85,8 +107,8 @@ class Library:
         try:
             fd = os.open(name, _READ, dir_fd=folder)
         except OSError as e:
-            if e.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
-                return None  # gone meanwhile, or nothing that an app could read
+            if e.errno in _NOT_OURS:
+                return None
             raise
         try:
             info = os.fstat(fd)

@@ -1,11 +1,14 @@
 """Libraries for handlers on the loop: every look at a disk is in a thread, and a body is written as it comes."""
 
 import asyncio
+import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from ..protocol.errors import Refusal
+from ..protocol.requests import LibFile
+from .calls import OpenFile
 from .library import Library, Upload
 
 #: Uploads of one user at once.
@@ -37,6 +40,13 @@ class Uploads:
     async def delete(self, uid: str, simulation_type: str, name: str) -> None:
         await asyncio.to_thread(self._library.delete, uid, simulation_type, name)
 
+    async def read(self, request: LibFile) -> OpenFile:
+        """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises Refusal."""
+        fd, info = await asyncio.to_thread(self._library.open, request.uid, request.simulation_type, request.name)
+        rest = max(0, info.st_size - request.offset)
+        length = rest if request.length is None else min(request.length, rest)
+        return OpenFile(size=info.st_size, mtime_ns=info.st_mtime_ns, length=length, chunks=_chunks(fd, request.offset, length))
+
     async def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
         return await asyncio.to_thread(self._library.files, uid, simulation_type)
 
@@ -54,6 +64,19 @@ class Uploads:
         self._under_way[uid] -= 1
         if not self._under_way[uid]:
             del self._under_way[uid]
+
+
+async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, None]:
+    try:
+        end = offset + length
+        while offset < end:
+            data = await asyncio.to_thread(os.pread, fd, min(_GATHERED, end - offset), offset)
+            if not data:
+                raise Refusal("conflict", "the file became shorter while it was read")
+            offset += len(data)
+            yield data
+    finally:
+        os.close(fd)
 
 
 class Receiver:

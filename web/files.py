@@ -16,8 +16,8 @@ import werkzeug.http
 from ..client.connection import Reply
 from ..protocol.errors import Refusal
 from ..protocol.ids import compute_jid
-from ..protocol.requests import CallRequest, JobLog, RunFile
-from . import errors, runs
+from ..protocol.requests import CallRequest, JobLog, LibFile, RunFile
+from . import errors, library, runs
 from .visit import Site, Visit, as_json
 
 _MAX_SUFFIX = 255
@@ -84,14 +84,21 @@ def download_run_file(v: Visit) -> flask.Response:
     )
     made = msgspec.json.decode(v.upstream.call(call), type=_Made)
     v.log(jid, {"computeJid": jid, "computeJobSerial": serial, "name": made.name})
-    return _file(v, RunFile(uid=v.uid, compute_jid=jid, compute_job_serial=serial, name=made.name))
+    return send_file(v, RunFile(uid=v.uid, compute_jid=jid, compute_job_serial=serial, name=made.name))
 
 
-def _file(v: Visit, wanted: RunFile) -> flask.Response:
+def get_lib_file(v: Visit) -> flask.Response:
+    """A file of the user's library, as it was uploaded or an app has made it."""
+    simulation_type, name = library.simulation_type(v), library.name(v)
+    return send_file(v, LibFile(uid=v.uid, simulation_type=simulation_type, name=name))
+
+
+def send_file(v: Visit, wanted: RunFile | LibFile) -> flask.Response:
+    """Whole, in part or not at all, as the browser asks for it."""
     conditional = {"Range", "If-None-Match", "If-Modified-Since"} & set(v.request.headers.keys())
     if v.request.method != "HEAD" and not conditional:
         return _sent(v, wanted, None)
-    with v.upstream.stream("run-file", msgspec.structs.replace(wanted, length=0)) as stat:
+    with v.upstream.stream(_route(wanted), msgspec.structs.replace(wanted, length=0)) as stat:
         etag, modified, size = stat.header("ETag"), _moment(stat.header("Last-Modified")), int(stat.header("X-Jobscribe-Size"))
     if not werkzeug.http.is_resource_modified(v.request.environ, etag, last_modified=modified, ignore_if_range=True):
         return _described(flask.Response(status=304), wanted.name, etag, modified)
@@ -134,12 +141,16 @@ def _still(v: Visit, etag: str, modified: datetime | None) -> bool:
     return condition.date is None or condition.date == modified
 
 
-def _sent(v: Visit, wanted: RunFile, part: tuple[int, int] | None) -> flask.Response:
+def _route(wanted: RunFile | LibFile) -> str:
+    return "run-file" if isinstance(wanted, RunFile) else "read-lib-file"
+
+
+def _sent(v: Visit, wanted: RunFile | LibFile, part: tuple[int, int] | None) -> flask.Response:
     if not v.site.streams.acquire(blocking=False):
         raise Refusal("tooManyRequests", "too many downloads are under way")
     try:
         request = wanted if part is None else msgspec.structs.replace(wanted, offset=part[0], length=part[1] - part[0])
-        stream = v.upstream.stream("run-file", request)
+        stream = v.upstream.stream(_route(wanted), request)
     except BaseException:
         v.site.streams.release()
         raise

@@ -15,7 +15,7 @@ _NAME_LIMIT = 255
 
 
 def lib_files(v: Visit) -> schemas.LibFilesReply:
-    return _listed(v, _simulation_type(v))
+    return _listed(v, simulation_type(v))
 
 
 def digests(v: Visit, simulation_type: str) -> Mapping[str, str]:
@@ -25,18 +25,18 @@ def digests(v: Visit, simulation_type: str) -> Mapping[str, str]:
 
 def put_lib_file(v: Visit) -> bytes:
     """Whole or not at all: an upload that is cut off changes nothing."""
-    simulation_type, name = _simulation_type(v), _name(v)
+    type_, file = simulation_type(v), name(v)
     length = v.request.content_length
     if length is None:
         raise Refusal("badRequest", "an upload must say its length (Content-Length)")
-    v.log(None, {"simulationType": simulation_type, "name": name, "size": length})
-    return v.upstream.upload(_path("lib-file", v.uid, simulation_type, name), _pieces(v, length), length)
+    v.log(None, {"simulationType": type_, "name": file, "size": length})
+    return v.upstream.upload(_path("lib-file", v.uid, type_, file), _pieces(v, length), length)
 
 
 def delete_lib_file(v: Visit) -> bytes:
-    simulation_type, name = _simulation_type(v), _name(v)
-    v.log(None, {"simulationType": simulation_type, "name": name})
-    return v.upstream.exchange("DELETE", _path("lib-file", v.uid, simulation_type, name))
+    type_, file = simulation_type(v), name(v)
+    v.log(None, {"simulationType": type_, "name": file})
+    return v.upstream.exchange("DELETE", _path("lib-file", v.uid, type_, file))
 
 
 def _pieces(v: Visit, length: int) -> Iterator[bytes]:
@@ -57,18 +57,20 @@ def _listed(v: Visit, simulation_type: str) -> schemas.LibFilesReply:
     return msgspec.json.decode(raw, type=schemas.LibFilesReply)
 
 
-def _simulation_type(v: Visit) -> str:
-    simulation_type = v.id("simulationType")
-    v.allowed(simulation_type)
-    v.site.simulations.app(simulation_type)
-    return simulation_type
+def simulation_type(v: Visit) -> str:
+    """The app in the address, if there is one of this name and this user may use it."""
+    type_ = v.id("simulationType")
+    v.allowed(type_)
+    v.site.simulations.app(type_)
+    return type_
 
 
-def _name(v: Visit) -> str:
-    name = v.arg("name")
-    if name in ("", ".", "..") or len(name.encode("utf-8", "surrogateescape")) > _NAME_LIMIT or not name.isprintable() or "/" in name:
+def name(v: Visit) -> str:
+    """The file's name in the address."""
+    said = v.arg("name")
+    if said in ("", ".", "..") or len(said.encode("utf-8", "surrogateescape")) > _NAME_LIMIT or not said.isprintable() or "/" in said:
         raise Refusal("badRequest", "a file's name must be printable, without a slash, and not longer than 255 bytes")
-    return name
+    return said
 
 
 def _path(route: str, uid: str, simulation_type: str, name: str | None = None) -> str:

@@ -7,6 +7,7 @@ request goes, which headers are not for the other side, and that a side may be a
 import asyncio
 import http.client
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -28,6 +29,8 @@ from .sign_in import PEER_HEADER
 CONNECT_SECS = 5.0
 #: What a browser may take to send its headers, or leave a connection idle.
 IDLE_SECS = 75.0
+#: Connections to the front end that lie idle, and for how long: less than its server keeps them.
+MOST_KEPT, KEPT_SECS = 32, 30.0
 #: Requests at once; one more is told to come back.
 MOST = 512
 LARGEST_BODY = 16 * 1024 * 1024
@@ -53,6 +56,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
     def __init__(self, front: Connect, supervisor: Source, log: Log) -> None:
         self._front, self._supervisor, self.log = front, supervisor, log
         self.under_way = 0
+        self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
 
     def start_request(
         self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
@@ -61,7 +65,25 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         return _Passage(self, request_conn)
 
     def route(self, path: str) -> Connect:
-        return self._to_supervisor if path.partition("?")[0] == "/live" else self._front
+        return self._to_supervisor if is_live(path) else self._to_front
+
+    def keep(self, stream: tornado.iostream.IOStream) -> None:
+        """A connection to the front end that may be used again."""
+        if len(self._kept) < MOST_KEPT and not stream.closed():
+            # with a callback tornado listens, and so notices when it is closed meanwhile
+            stream.set_close_callback(lambda: None)
+            self._kept.append((time.monotonic(), stream))
+        else:
+            stream.close()
+
+    async def _to_front(self) -> tornado.iostream.IOStream:
+        while self._kept:
+            at, stream = self._kept.pop()
+            if not stream.closed() and time.monotonic() - at < KEPT_SECS:
+                stream.set_close_callback(None)
+                return stream
+            stream.close()
+        return await self._front()
 
     async def _to_supervisor(self) -> tornado.iostream.IOStream:
         try:
@@ -105,12 +127,14 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         self._sends_body = True
         self._reading: asyncio.Task[None] | None = None
         self._what = ""
+        self._may_keep = False
 
     # ---- the request
 
     def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None]:
         assert isinstance(start_line, RequestStartLine)
         self._what = f"{start_line.method} {start_line.path.partition('?')[0]}"
+        self._may_keep = not is_live(start_line.path)
         self._limit = LARGEST_UPLOAD if start_line.path.startswith(UPLOADS) else LARGEST_BODY
         # the limits are ours: tornado's own answer would have neither code nor sentence
         self._browser.set_max_body_size(_NO_LIMIT)
@@ -159,7 +183,8 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         if start_line.path.partition("?")[0] == "/sign-in":
             who = owner(peer, here)
             sent[PEER_HEADER] = "-" if who is None else str(who)
-        sent["Connection"] = "close"
+        if not self._may_keep:
+            sent["Connection"] = "close"
         return sent
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -188,7 +213,10 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
     async def _read(self, server: HTTP1Connection) -> None:
         answer = _Answer(self)
         try:
-            await server.read_response(answer)
+            still_open = await server.read_response(answer)
+            if still_open and self._may_keep and answer.may_keep and answer.finished and self._heard:
+                self._server = None
+                self._proxy.keep(server.detach())
         except tornado.iostream.StreamClosedError:
             pass  # the browser left, and its connection was closed here: nobody is there to be told
         finally:
@@ -236,13 +264,14 @@ class _Answer(tornado.httputil.HTTPMessageDelegate):
 
     def __init__(self, passage: _Passage) -> None:
         self._passage = passage
-        self.begun = self.finished = False
+        self.begun = self.finished = self.may_keep = False
 
     def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None] | None:
         assert isinstance(start_line, ResponseStartLine)
         if start_line.code < 200:
             return None
         self.begun = True
+        self.may_keep = start_line.version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close"
         return self._passage.begin_answer(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -252,6 +281,10 @@ class _Answer(tornado.httputil.HTTPMessageDelegate):
         if self.begun:
             self.finished = True
             self._passage.end_answer()
+
+
+def is_live(path: str) -> bool:
+    return path.partition("?")[0] == "/live"
 
 
 def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:

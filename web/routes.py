@@ -121,6 +121,10 @@ ROUTES: tuple[Route, ...] = (
         about="The files of the user's library",
     ),
     Route(
+        api="getLibFile", method="GET", path="/lib-file/<simulationType>/<name>", answer=files.get_lib_file, gives="file",
+        about="Download a file of the user's library",
+    ),
+    Route(
         api="putLibFile", method="PUT", path="/lib-file/<simulationType>/<name>", answer=library.put_lib_file, reply=schemas.LibFile,
         about="Upload a file into the user's library",
     ),

@@ -14,7 +14,7 @@ from ..protocol.status import Status
 
 Data = dict[str, Any]
 Method = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Deadline = Annotated[float, msgspec.Meta(gt=0, le=600)]
+Deadline = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 

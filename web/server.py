@@ -35,6 +35,7 @@ from .proxy import Proxy, serve, unix
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
 HIGH_WATER = 512 * 1024
 TITLE = "jobscribe server"
+SWITCH_SECS = 0.0005
 
 
 def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
@@ -67,6 +68,8 @@ def child() -> None:
     log, sink = _opened_log(settings)
     try:
         os.umask(0o077)
+        # the proxy's loop takes turns with the workers: at Python's default it would wait 5 ms for each
+        sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
         _set_title(settings)
         app = create_app(settings, in_root(settings.root), log, development=True)

@@ -9,7 +9,7 @@ import tornado.iostream
 
 from ...protocol.errors import Refusal
 from ...protocol.requests import BeginSession, CallRequest, GlobalResources, RunFile
-from ..calls import API_NAMES, about
+from ..calls import API_NAMES, OpenFile, about
 from .handler import Handler
 
 
@@ -34,10 +34,14 @@ async def begin_session(h: Handler) -> Any:
     return {"state": "ok"}
 
 
-async def run_file(h: Handler) -> Any:
+async def run_file(h: Handler) -> None:
     request: RunFile = h.parsed(RunFile)
     h.log_call("runFile", request.compute_jid, request.uid)
-    file = await h.services.calls.open_file(request)
+    await send_file(h, await h.services.calls.open_file(request), f"a file of {request.compute_jid}")
+
+
+async def send_file(h: Handler, file: OpenFile, what: str) -> None:
+    """Its bytes, as fast as they are taken. Raises Refusal while nothing is sent yet."""
     h.set_header("Content-Type", "application/octet-stream")
     h.set_header("Content-Length", str(file.length))
     h.set_header("X-Jobscribe-Size", str(file.size))
@@ -49,15 +53,14 @@ async def run_file(h: Handler) -> Any:
                 h.write(data)
                 await h.send()
         except tornado.iostream.StreamClosedError:
-            return None
+            return
         except Refusal as e:
             # a part of it is there already
             h.desk.counters.add("refused." + e.code)
-            h.desk.log("a file of {} could not be read to its end: {}", request.compute_jid, e.sentence, jid=request.compute_jid)
+            h.desk.log("{} could not be read to its end: {}", what, e.sentence)
             h.cut()
-            return None
+            return
     h.finish()
-    return None
 
 
 async def global_resources(h: Handler) -> Any:

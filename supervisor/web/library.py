@@ -4,8 +4,10 @@ from typing import Any
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
+from ...protocol.requests import LibFile
 from ..library import checked_name
 from ..uploads import Receiver
+from .calls import send_file
 from .handler import Handler, Sink
 
 
@@ -27,6 +29,13 @@ async def lib_file(h: Handler) -> Any:
     return {"state": "ok"}
 
 
+async def read_lib_file(h: Handler) -> None:
+    request: LibFile = h.parsed(LibFile)
+    h.log_call("readLibFile", f"{request.uid}-{request.simulation_type}", request.uid)
+    _check_app(h, request.simulation_type)
+    await send_file(h, await h.services.uploads.read(request), f"a file of the library of {request.uid}")
+
+
 async def lib_files(h: Handler) -> Any:
     uid, type_ = _owner(h)
     return {"files": await h.services.uploads.files(uid, type_)}
@@ -38,6 +47,10 @@ def _place(h: Handler) -> tuple[str, str, str]:
 
 def _owner(h: Handler) -> tuple[str, str]:
     uid, type_ = parse("uid", h.get_query_argument("uid")), parse("simulationType", h.get_query_argument("simulationType"))
+    _check_app(h, type_)
+    return uid, type_
+
+
+def _check_app(h: Handler, type_: str) -> None:
     if type_ not in h.desk.apps:
         raise Refusal("unknownApp", f"there is no app {type_!r}; there are: {', '.join(h.desk.apps)}")
-    return uid, type_

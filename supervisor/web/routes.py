@@ -38,6 +38,7 @@ ROUTES = (
     Route("/api/global-resources", calls.global_resources),
     Route("/api/apps", calls.apps, ("GET",)),
     Route("/api/lib-file", library.lib_file, ("PUT", "DELETE"), sink=library.begin_upload),
+    Route("/api/read-lib-file", library.read_lib_file),
     Route("/api/lib-files", library.lib_files, ("GET",)),
     Route("/api/job-list", runs.job_list),
     Route("/api/job-log", runs.job_log),

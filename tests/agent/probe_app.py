@@ -223,6 +223,7 @@ app = App(
     name="probe", title="Probe", version="1",
     models=(Model(name="m", title="M", kind="parallel", reports=(Report(name="plate", title="Plate", picture="heatmap"),)),),
     parameters=lambda data, model: {}, prepare=lambda run: Prepared(command=("true",)), frame=frame, download=download,
+    downloads=lambda run: tuple(sorted(p.name for p in run.run_dir.iterdir())),
     analysis={"where": lambda run, args: {"dir": str(run.run_dir), "lib": str(run.lib), "args": args, "data": run.data}},
     stateful={"library": lambda lib, args: {"lib": str(lib), "args": args}},
     stateless={f.__name__: f for f in METHODS},

@@ -161,6 +161,7 @@ async def test_each_kind_gets_what_it_needs(pool: Pool) -> None:
     assert await pool.value("library", {"b": 2}, cmd="stateful_compute") == {"lib": str(pool.lib), "args": {"b": 2}}
     assert await pool.value("huge", {"text": "x" * 700_000}) == 700_000
     assert await pool.value(cmd="download_run_file", args={"suffix": "csv"}) == {"name": "made.csv"}
+    assert await pool.value(cmd="list_run_files") == {"files": ["made.csv"]}
 
 
 async def test_a_result_is_passed_on_byte_for_byte(pool: Pool) -> None:

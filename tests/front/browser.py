@@ -68,9 +68,9 @@ class Browser:
         assert answer.code == 200, (path, answer.code, answer.body[:1000])
         return answer.json()
 
-    def refused(self, path: str, *, method: str = "POST", **body: Any) -> dict[str, Any]:
+    def refused(self, path: str, **body: Any) -> dict[str, Any]:
         """The refusal: its body, with the status as `http`. It has a code, a sentence and advice, and no trace."""
-        answer = self.ask(method, path, body if method == "POST" else None)
+        answer = self.ask("POST", path, body)
         said: dict[str, Any] = answer.json()
         assert answer.code >= 400 and said["state"] == "error" and said["code"] and said["error"] and said["advice"], answer
         assert "Traceback" not in answer.body.decode() and ", line " not in answer.body.decode()

@@ -226,7 +226,7 @@ def test_26_ten_at_once_are_all_well(site: Site) -> None:
 
 
 def test_27_frames_while_it_runs(browser: Browser) -> None:
-    simulation = browser.simulation("heatAnimation", paceSecs=8.0)
+    simulation = browser.simulation("heatAnimation", paceSecs=0.3)
     browser.run(simulation)
     status = until(lambda: (s := browser.status(simulation)).get("frameCount", 0) >= 2 and s, "there are two frames")
     assert status["state"] == "running" and 0 < status["percentComplete"] < 100

@@ -249,6 +249,29 @@ def test_events_are_read_right_however_they_are_cut(people: People) -> None:
     assert [ann.page.evaluate(read, [text, at]) for at in (*range(len(text) + 1), None)] == [wanted] * (len(text) + 2)
 
 
+def test_of_the_log_nothing_is_shown_twice_and_never_more_than_the_newest(people: People) -> None:
+    shown = """async (pieces) => {
+        const {logView} = await import("./static/log.js");
+        const log = logView({onWish: () => {}, onError: () => {}});
+        log.show({key: "j", simulationType: "heat", simulationId: "s", model: "m", serial: 5});
+        for (const [serial, offset, text, dropped] of pieces) {
+            const nextOffset = offset + new TextEncoder().encode(text).length;
+            log.piece({computeJid: "j", computeJobSerial: serial, stream: "stdout", offset, nextOffset, dropped: dropped ?? 0, text, end: false});
+        }
+        return document.getElementById("log").textContent;
+    }"""
+    ann = people("ann")
+    for pieces, wanted in (
+        ([[5, 0, "one "], [5, 4, "two"]], "one two"),
+        ([[5, 0, "one two"], [5, 4, "two three"]], "one two three"),
+        ([[5, 0, "one two"], [5, 4, "two"], [5, 0, "one"]], "one two"),
+        ([[5, 0, "old "], [6, 0, "new"], [5, 4, "late"]], "new"),
+        ([[5, 0, "one"], [5, 10, "two", 7]], "one\n[7 bytes are not kept]\ntwo"),
+        ([[5, 0, "é" * 2000], [5, 4000, "x" * 97]], "é" * 1999 + "x" * 97),
+    ):
+        assert ann.page.evaluate(shown, pieces) == wanted, pieces
+
+
 def test_what_is_heard_late_undoes_nothing(people: People) -> None:
     heard = """async (statuses) => {
         const {runsStore} = await import("./static/runs.js");

@@ -22,7 +22,9 @@ export function ticks(low, high, wanted) {
 export function tickText(value, step) {
   const size = Math.max(Math.abs(value), Math.abs(step));
   if (value === 0 || Math.abs(value) < Math.abs(step) * 1e-6) return "0";
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(Math.max(0, digits(value) - digits(step))).replace("e+", "e").replace("-", "−");
+  if (size >= 1e6 || size < 1e-4) {
+    return value.toExponential(Math.max(0, digits(value) - digits(step))).replace("e+", "e").replace("-", "−");
+  }
   return value.toFixed(Math.max(0, -digits(step))).replace("-", "−");
 }
 
@@ -89,7 +91,8 @@ export function drawAxes(context, box, { xRange, yRange, xLabel, yLabel, colours
     context.fillText(tickText(value, stepOf(upTicks)), box.left - TICK - 3, at);
   }
   context.strokeStyle = colours.line;
-  context.strokeRect(Math.round(box.left) + 0.5, Math.round(box.top) + 0.5, Math.round(box.right - box.left), Math.round(box.bottom - box.top));
+  const [left, top] = [Math.round(box.left) + 0.5, Math.round(box.top) + 0.5];
+  context.strokeRect(left, top, Math.round(box.right - box.left), Math.round(box.bottom - box.top));
   drawLabels(context, box, xLabel, yLabel, colours, numbers);
   return { x, y };
 }

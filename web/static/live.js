@@ -23,7 +23,8 @@ export function openLive({ query, onEvent, onLink }) {
     const ticket = await post("live-ticket");
     const headers = { [ticket.header]: ticket.ticket, Accept: "text/event-stream" };
     if (lastId) headers["Last-Event-ID"] = lastId;
-    const response = await fetch(address("live", query()), { headers, signal: current.signal, cache: "no-store", credentials: "same-origin" });
+    const options = { headers, signal: current.signal, cache: "no-store", credentials: "same-origin" };
+    const response = await fetch(address("live", query()), options);
     if (!response.ok) throw await refusal(response);
     pause = FIRST_PAUSE_MS;
     onLink("live");

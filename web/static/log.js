@@ -48,12 +48,20 @@ export function logView({ onWish, onError }) {
       serial = said.computeJobSerial;
       clear();
     }
-    // a stream that was opened anew may tell again what is here
-    if (said.nextOffset <= end && said.text) return;
+    if (said.nextOffset < end) return;
     const skipped = said.dropped ? `\n[${said.dropped} bytes are not kept]\n` : "";
-    add(new TextEncoder().encode(skipped + said.text));
+    add(new TextEncoder().encode(skipped));
+    add(unheard(said));
     end = said.nextOffset;
     refresh();
+  }
+
+  /** What of a piece is new: a stream that was opened anew may tell again what was asked for meanwhile. */
+  function unheard({ text, offset, nextOffset }) {
+    const told = new TextEncoder().encode(text);
+    // what is no text comes with signs in its place, which are not as long: it cannot be cut
+    const asWritten = told.length === nextOffset - offset;
+    return asWritten && offset < end ? told.subarray(end - offset) : told;
   }
 
   function add(more) {

@@ -264,8 +264,7 @@ function drawShown() {
   byId("reuse").hidden = !store.modelOf(run) || !valuesOf(run);
   drawProgress(run);
   drawPicture(run);
-  const said = { key: run.key, simulationType: run.simulationType, simulationId: run.simulationId, model: run.model, serial: run.serial, hash: run.hash };
-  log.show(said);
+  log.show({ key: run.key, simulationType: run.simulationType, simulationId: run.simulationId, model: run.model, serial: run.serial });
   drawFiles(run);
 }
 

@@ -49,7 +49,8 @@ export function runsStore({ onChange, onError }) {
   }
 
   function added(key, simulationType, simulationId, model) {
-    const run = { key, simulationType, simulationId, model, serial: 0, hash: null, at: Date.now() / 1000, status: { state: "pending" }, heardAt: 0 };
+    const unheard = { serial: 0, hash: null, at: Date.now() / 1000, status: { state: "pending" }, heardAt: 0 };
+    const run = { key, simulationType, simulationId, model, ...unheard };
     runs.set(key, run);
     return run;
   }

@@ -4,10 +4,12 @@ const NAMES = {
   pending: "waiting", running: "running", completed: "completed", canceled: "canceled", error: "failed", missing: "not there",
   job_run_purged: "cleared away",
 };
-const TONES = { pending: "wait", running: "go", completed: "good", canceled: "", error: "bad", missing: "", job_run_purged: "" };
+/** Of those that are neither good nor bad, none. */
+const TONES = { pending: "wait", running: "go", completed: "good", error: "bad" };
 
 const ENDS = {
-  timeLimit: "it was stopped at its time limit", queueLimit: "it waited longer than it was allowed to", lost: "nobody knows what became of it",
+  timeLimit: "it was stopped at its time limit", queueLimit: "it waited longer than it was allowed to",
+  lost: "nobody knows what became of it",
   startFailed: "it could not be started", agentStartFailed: "the agent that should have run it could not be started",
 };
 const GONE = {
