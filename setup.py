@@ -62,7 +62,7 @@ if __name__ == "__main__":
         python_requires=">=3.11",
         package_dir={"jobscribe": "."},
         packages=packages(),
-        package_data={"jobscribe": ["py.typed"]},
+        package_data={"jobscribe": ["py.typed"], "jobscribe.web": ["static/*"]},
         install_requires=AGENT + SERVER,
         extras_require=EXTRAS,
         entry_points={"console_scripts": ["jobscribe = jobscribe.cli.main:main"]},
