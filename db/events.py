@@ -93,6 +93,12 @@ class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
     error: str | None = None
 
 
+class RunPurged(_Event, frozen=True, kw_only=True, tag="RunPurged"):
+    """The run ended long ago, and its run directory is not kept any longer. Written before the directory goes."""
+
+    serial: int
+
+
 # ---- streams `agent/<agent key>`
 
 
@@ -139,7 +145,7 @@ class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStoppe
     reason: str
 
 
-JobEvent = RunRequested | TaskPlaced | TaskStarted | StopRequested | TaskEnded | AttemptEnded | RunEnded
+JobEvent = RunRequested | TaskPlaced | TaskStarted | StopRequested | TaskEnded | AttemptEnded | RunEnded | RunPurged
 AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone
 SystemEvent = SupervisorStarted | SupervisorStopped
 Event = JobEvent | AgentEvent | SystemEvent

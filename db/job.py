@@ -11,8 +11,8 @@ import msgspec
 from ..protocol.exits import ExitInfo
 from ..protocol.ids import AgentKey, Token
 from ..protocol.requests import RunSpec
-from ..protocol.status import ACTIVE, CANCELED, MISSING, PENDING, RUNNING
-from .events import AttemptEnded, JobEvent, RunEnded, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
+from ..protocol.status import ACTIVE, CANCELED, MISSING, PENDING, PURGED, RUNNING
+from .events import AttemptEnded, JobEvent, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
 
 #: Earlier runs kept in a job; older ones are only counted (the log still has them).
 HISTORY_LENGTH = 50
@@ -160,6 +160,8 @@ def evolve(job: Job, event: JobEvent) -> Job:
             return _with_run(job, event.serial, lambda run: _attempt_ended(run, event))
         case RunEnded():
             return _with_run(job, event.serial, lambda run: _run_ended(run, event))
+        case RunPurged():
+            return _with_run(job, event.serial, lambda run: run if run.busy else msgspec.structs.replace(run, status=PURGED))
         case _:
             assert_never(event)
 

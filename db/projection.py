@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..protocol.ids import split_jid
-from ..protocol.status import RUNNING
+from ..protocol.status import PURGED, RUNNING
 from .job import Attempt, Job, PastRun, Run, Task
 
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -45,7 +45,7 @@ def _run(run: Run) -> dict[str, Any]:
         "driverDetails": {"type": spec.driver, "host": (last.host or last.agent_key.host) if last else None},
         "error": run.error, "isParallel": spec.job_run_mode == "parallel", "jobRunMode": spec.job_run_mode,
         "jobStatusMessage": message, "queueState": state, "reason": run.reason, "reqId": run.req_id, "runDir": run.run_dir,
-        "parallelStatus": report or None,
+        "parallelStatus": report if report and run.status != PURGED else None, "activePlan": spec.active_plan,
         "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run),
     }
 

@@ -19,6 +19,7 @@ from .events import (
     AttemptEnded,
     Event,
     RunEnded,
+    RunPurged,
     RunRequested,
     StopRequested,
     SupervisorStarted,
@@ -70,7 +71,7 @@ def _gap(gap: float | None) -> str:
 def sentence(event: Event) -> str:
     """What happened."""
     match event:
-        case RunRequested() | StopRequested() | AttemptEnded() | RunEnded():
+        case RunRequested() | StopRequested() | AttemptEnded() | RunEnded() | RunPurged():
             return _of_run(event)
         case TaskPlaced() | TaskStarted() | TaskEnded():
             return _of_task(event)
@@ -84,7 +85,7 @@ def sentence(event: Event) -> str:
             assert_never(event)
 
 
-def _of_run(event: RunRequested | StopRequested | AttemptEnded | RunEnded) -> str:
+def _of_run(event: RunRequested | StopRequested | AttemptEnded | RunEnded | RunPurged) -> str:
     match event:
         case RunRequested():
             spec = event.spec
@@ -101,6 +102,8 @@ def _of_run(event: RunRequested | StopRequested | AttemptEnded | RunEnded) -> st
         case RunEnded():
             why = f" ({event.reason})" if event.reason else ""
             return f"run {event.serial} is {event.status}{why}" + (f": {_said(event.error)}" if event.error else "")
+        case RunPurged():
+            return f"run {event.serial} was purged: its run directory is not kept any longer"
         case _:
             assert_never(event)
 

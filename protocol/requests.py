@@ -17,6 +17,7 @@ EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z"
 Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
 Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
+Plan = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
 KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 MAX_BULK = 10_000
@@ -50,6 +51,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
     core_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
     sim_name: Sentence | None = None
+    #: what the user's account was at the submission, in the words of the front end; some plans keep their runs for ever
+    active_plan: Plan | None = None
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ RUNNING: Final = "running"
 COMPLETED: Final = "completed"
 CANCELED: Final = "canceled"
 ERROR: Final = "error"
+#: it ended, and what it wrote was removed since
+PURGED: Final = "job_run_purged"
 
 ACTIVE: Final = frozenset({PENDING, RUNNING})
 

@@ -14,6 +14,7 @@ Parser = Callable[[Any], Any]
 
 _FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
 _NOTHING = ("", "none", "null")
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _APP = re.compile(r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -84,6 +85,14 @@ def app_list(value: Any) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise Unfit(f"{form}; each name once")
     return tuple(words)
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Small words, any number of them: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
+        raise Unfit("must be words of small letters, digits, _ and -, with commas between")
+    return tuple(given)
 
 
 def one_of(*choices: str) -> Parser:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..protocol.errors import Refusal
-from .parsers import Parser, app_list, boolean, count, one_of, or_none, pattern, port_number, positive_seconds, seconds, size, text
+from .parsers import Parser, app_list, boolean, count, one_of, or_none, pattern, port_number, positive_seconds, seconds, size, text, words
 
 
 def _is(default: Any, parser: Parser, about: str) -> Any:
@@ -70,6 +70,7 @@ class ServerSettings:
     threads: int = _is(16, count, "requests that it answers at once")
     user_hook: str | None = _is(None, or_none(text), "module:function(request) that says whose a request is; needed by `jobscribe server`")
     may_hook: str | None = _is(None, or_none(text), "module:function(uid, api, simulation_type) that returns what speaks against it")
+    plan_hook: str | None = _is(None, or_none(text), "module:function(uid) that names the user's plan, which runs are submitted with")
     admin_hook: str | None = _is(None, or_none(text), "module:function(uid) that says who may see everybody's jobs")
     supervisor_url: str | None = _is(None, or_none(text), "address of the supervisor's HTTP interface (default: what its root says)")
 
@@ -89,6 +90,13 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PurgeSettings:
+    after_secs: float | None = _is(None, or_none(positive_seconds), "run directories are removed so long after their run (none: never)")
+    every_secs: float = _is(3600.0, positive_seconds, "how often is looked for such runs")
+    kept_plans: tuple[str, ...] = _is((), words, "runs of users with these plans are kept, as in 'premium, enterprise'")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppSettings:
     also: tuple[str, ...] = _is((), app_list, "apps besides the installed ones, as in 'crack=my_apps.crack:app'")
 
@@ -104,6 +112,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
     apps: AppSettings = field(default_factory=AppSettings)
+    purge: PurgeSettings = field(default_factory=PurgeSettings)
     #: where the values came from, by name; what is not in it is a default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -146,7 +155,7 @@ def _settings() -> dict[str, Setting]:
 
 GROUPS: dict[str, type[Any]] = {
     "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "limits": LimitSettings, "log": LogSettings,
-    "output": OutputSettings, "apps": AppSettings,
+    "output": OutputSettings, "apps": AppSettings, "purge": PurgeSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

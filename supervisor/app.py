@@ -49,6 +49,7 @@ from .metrics import Counters
 from .outputs import Outputs
 from .performer import Performer
 from .progress import Progress
+from .purging import Purging
 from .requests import MAX_BODY
 from .root import Root
 from .uploads import Uploads
@@ -138,7 +139,11 @@ class _Supervisor:
         self._live = Live(self._desk)
         self._progress.heard = self._live.progressed
         self._uploads = Uploads(Library(self._user_root(), limit=settings.limits.upload_bytes))
-        self._performer.bind(self._engine, self._hub, self._desk, tasks)
+        self._purging = Purging(
+            self._engine, self._store, self._log, self.now, user_root=self._user_root(), after_secs=settings.purge.after_secs,
+            every_secs=settings.purge.every_secs,
+        )
+        self._performer.bind(self._engine, self._hub, self._desk, self._purging, tasks)
         self._servers: list[tornado.httpserver.HTTPServer] = []
 
     def _deliver(self, call: Callable[[], None]) -> None:
@@ -195,6 +200,7 @@ class _Supervisor:
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
+        self._purging.start()
         port = self._listen(application(self._services()), s.ip, s.port, body=MAX_BODY + 64 * 1024)
         self.url = f"http://{s.ip}:{port}"
         uid = derived_id(str(os.getuid()).encode(), key=hashlib.sha256(self._agents_key).digest())[:8]
@@ -218,6 +224,7 @@ class _Supervisor:
         if hasattr(self, "_poker"):
             self._poker.cancel()
         await self._live.close()
+        await self._purging.close()
         await self._performer.close()
         self._dismiss_idle_agents()
         await self._hub.close()
@@ -323,6 +330,7 @@ class _Supervisor:
             cpu_slots=cpu, op_run_slots={pool: slots.op_run or max(slots.local_sequential, slots.local_parallel) for pool in cpu},
             agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
             time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs,
+            kept_plans=frozenset(self._settings.purge.kept_plans),
         )
 
     def _records_failed(self, sentence: str) -> None:

@@ -18,6 +18,7 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, split_jid
 from ..protocol.messages import LogChunk
 from ..protocol.requests import JobLog, RunCancel, RunMany, RunSimulation, RunSpec, RunStatusRequest
+from ..protocol.status import PURGED
 from ..runtime.log import Log
 from .core.effects import AgentReady, ReplyRefusal, ReplyStatus
 from .core.inputs import Cancel, Input, Now, Submit, WantAgent
@@ -201,6 +202,8 @@ class Desk:
         run = entry.job.run
         if run is None or reply.get("computeJobSerial") != run.serial:
             return {**reply, "parallelStatus": None}
+        if run.status == PURGED:
+            return {**reply, "parallelStatus": {"frameCount": 0, "percentComplete": 0.0}}
         return {**reply, "parallelStatus": self.progress.of(entry.job)}
 
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .core.effects import (
     FindAgent,
     FindTasks,
     LaunchTask,
+    RemoveRunDir,
     ReplyRefusal,
     ReplyStatus,
     SetTimer,
@@ -32,6 +33,7 @@ from .desk import Desk
 from .engine import Engine
 from .hub import DRIVER_NAMES, Hub
 from .metrics import Counters
+from .purging import Purging
 
 #: An agent that is ended has so long before it is killed.
 STOP_GRACE_SECS = 3.0
@@ -50,11 +52,12 @@ class Performer:
         self.tasks: dict[str, TaskDriver] = {}
         self.engine: Engine
         self.hub: Hub
+        self.purging: Purging
         self.desk: Desk
 
-    def bind(self, engine: Engine, hub: Hub, desk: Desk, tasks: dict[str, TaskDriver]) -> None:
+    def bind(self, engine: Engine, hub: Hub, desk: Desk, purging: Purging, tasks: dict[str, TaskDriver]) -> None:
         """They need each other: the rest of the making."""
-        self.engine, self.hub, self.desk, self.tasks = engine, hub, desk, tasks
+        self.engine, self.hub, self.desk, self.purging, self.tasks = engine, hub, desk, purging, tasks
 
     def perform(self, effect: Effect) -> None:
         match effect:
@@ -72,6 +75,8 @@ class Performer:
                 self._spawn(self._find(effect))
             case StopAgent():
                 self._spawn(self._stop(effect))
+            case RemoveRunDir():
+                self.purging.remove(effect.run_dir, effect.serial)
             case EndConnection():
                 self.hub.end(effect.key, effect.epoch, effect.reason)
             case Count():

@@ -23,7 +23,7 @@ from . import csrf, errors, openapi
 from .routes import ROUTES, Route
 from .simulations import Simulations
 from .upstream import Upstream
-from .visit import Admin, May, Site, User, Visit, as_json
+from .visit import Admin, May, Plan, Site, User, Visit, as_json
 
 #: All of them, so that a wrong one is answered in our form, too.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
@@ -31,20 +31,23 @@ STREAMS = 4
 
 
 def create_blueprint(
-    *, supervisor: Address | Source | str, user: User, may: May | None = None, admin: Admin | None = None, apps_also: Sequence[str] = (),
-    name: str = "jobscribe", log: Log | None = None, streams: int = STREAMS,
+    *, supervisor: Address | Source | str, user: User, may: May | None = None, admin: Admin | None = None, plan: Plan | None = None,
+    apps_also: Sequence[str] = (), name: str = "jobscribe", log: Log | None = None, streams: int = STREAMS,
 ) -> flask.Blueprint:
     """The front end's routes, to be registered in a Flask site.
 
     supervisor: where it is; a root is read anew whenever it cannot be reached, so that it may be started again.
     user: says whose request this is (a uid of 8 letters or digits), None for nobody. The only source of the uid.
     may: what speaks against this user's use of this api and simulation type (None where there is none): a Refusal, as of
-    `planRequired` or `forbidden`. admin: may this user see everybody's jobs? streams: downloads that may hold a worker at once.
+    `planRequired` or `forbidden`. admin: may this user see everybody's jobs? plan: what the user's account is now,
+    a small word that runs are submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept).
+    streams: downloads that may hold a worker at once.
     `app.extensions[name].close()` gives back what is held, for sites that come and go within one process.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
     site = Site(
-        Upstream(_source(supervisor), log.redactor), Simulations(apps_also), log, user=user, may=may, admin=admin, streams=streams,
+        Upstream(_source(supervisor), log.redactor), Simulations(apps_also), log, user=user, may=may, admin=admin, plan=plan,
+        streams=streams,
     )
     blueprint = flask.Blueprint(name, __name__)
     blueprint.record_once(lambda state: state.app.extensions.__setitem__(name, site))

@@ -239,6 +239,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._browser.finish()
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._over()
         if self._said or self._browser.stream.closed():
             return
         body = msgspec.json.encode(errors.body(refusal))
@@ -248,7 +249,6 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         })
         self._browser.write_headers(ResponseStartLine("HTTP/1.1", refusal.http, http.client.responses[refusal.http]), headers, body)
         self.end_answer()
-        self._over()
 
     def _over(self) -> None:
         """Nothing more is to be had of the server, and the place is free."""

@@ -22,16 +22,18 @@ T = TypeVar("T")
 User = Callable[[flask.Request], str | None]
 May = Callable[[str, str, str | None], Refusal | None]
 Admin = Callable[[str], bool]
+Plan = Callable[[str], str | None]
 
 
 class Site:
     """What the routes of one blueprint share. streams: how many downloads may hold a worker at once."""
 
     def __init__(
-        self, upstream: Upstream, simulations: Simulations, log: Log, *, user: User, may: May | None, admin: Admin | None, streams: int
+        self, upstream: Upstream, simulations: Simulations, log: Log, *, user: User, may: May | None, admin: Admin | None,
+        plan: Plan | None, streams: int,
     ) -> None:
         self.upstream, self.simulations, self.log = upstream, simulations, log
-        self.user, self.may, self.admin = user, may, admin
+        self.user, self.may, self.admin, self.plan = user, may, admin, plan
         self.counts = Counts()
         self.streams = threading.BoundedSemaphore(streams)
 

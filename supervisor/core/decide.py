@@ -1,7 +1,8 @@
 """decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer is, in the topic modules.
 
-submission (run requests), stopping (cancels, limits), placement (queue, slots), execution (what agents report), agency
-(agents' lives). They call each other in this direction only: submission, stopping, execution -> agency -> placement -> endings.
+submission (run requests), purging (what is not kept), stopping (cancels, limits), placement (queue, slots), execution (what
+agents report), agency (agents' lives). They call each other in this direction only: submission, stopping, execution -> agency
+-> placement -> endings.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 from ...db.job import Job
 from ...db.store import Receipt, Write
 from ...protocol.errors import Refusal
-from . import agency, execution, stopping, submission
+from . import agency, execution, purging, stopping, submission
 from .effects import Effect, ReplyRefusal
 from .inputs import (
     AgentConnected,
@@ -26,6 +27,7 @@ from .inputs import (
     DriverStopped,
     Input,
     Now,
+    Purge,
     Restarted,
     Submit,
     TimerFired,
@@ -64,6 +66,8 @@ def _one(turn: Turn, input_: Input) -> None:
                         agency.want(turn, input_)
             except Refusal as e:
                 turn.ask(ReplyRefusal(input_.handle, e))
+        case Purge():
+            purging.purge(turn, input_)
         case AgentConnected():
             agency.connected(turn, input_)
         case AgentSaid():

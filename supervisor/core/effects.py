@@ -86,6 +86,14 @@ class EndConnection(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RemoveRunDir(msgspec.Struct, frozen=True):
+    """Take the run directory of a purged run away, before anything of a newer run is in it."""
+
+    jid: str
+    serial: int
+    run_dir: str
+
+
 class SetTimer(msgspec.Struct, frozen=True):
     """Identity: `timer`. Setting it again moves it. secs are monotonic seconds from now."""
 
@@ -106,6 +114,6 @@ class Count(msgspec.Struct, frozen=True):
 
 TaskEffect = LaunchTask | StopTask | FindTasks | SettleTasks
 Effect = (
-    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect
+    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | RemoveRunDir
     | EndConnection | SetTimer | ClearTimer | Count
 )

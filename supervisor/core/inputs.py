@@ -40,6 +40,14 @@ class WantAgent(msgspec.Struct, frozen=True):
     key: AgentKey
 
 
+class Purge(msgspec.Struct, frozen=True):
+    """Runs that ended before `ended_before` (wall time) are not to be kept: is this one of them?"""
+
+    jid: str
+    serial: int
+    ended_before: float
+
+
 class AgentConnected(msgspec.Struct, frozen=True):
     """An authenticated connection said `alive`. Epochs only grow."""
 
@@ -104,6 +112,7 @@ Input = (
     Submit
     | Cancel
     | WantAgent
+    | Purge
     | AgentConnected
     | AgentSaid
     | AgentGap
@@ -125,6 +134,8 @@ def jids(input_: Input) -> tuple[str, ...]:
             return (f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}",)
         case Cancel(request=request):
             return (request.compute_jid,)
+        case Purge(jid=jid):
+            return (jid,)
         case AgentSaid(message=RunStatusUpdate(execution=execution)):
             return (execution.token.jid,)
         case AgentSaid(message=Snapshot(executions=executions)):
@@ -138,7 +149,7 @@ def agent_key(input_: Input) -> AgentKey | None:
     match input_:
         case TimerFired(timer=(_, AgentKey() as key, *_)):
             return key
-        case Submit() | Cancel() | TimerFired() | Restarted():
+        case Submit() | Cancel() | Purge() | TimerFired() | Restarted():
             return None
         case _:
             return input_.key

@@ -33,6 +33,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     agent_start_tries: int = 3
     #: so many calls may wait for one agent to be up
     agent_wanted: int = 256
+    #: runs of users with these plans are never purged
+    kept_plans: frozenset[str] = frozenset()
     #: after an agent's connection ended: look for it at once, then after this long, again and again
     agent_return_secs: float = 3.0
     op_reply_secs: float = 30.0

@@ -76,7 +76,7 @@ class Page:
     def run(self, body: dict[str, Any]) -> dict[str, Any]:
         """Until it is over."""
         reply: dict[str, Any] = self.post("/run-simulation", **body)
-        while "nextRequest" in reply and reply["nextRequest"]:
+        while reply.get("nextRequest"):
             time.sleep(0.05)
             reply = self.post("/run-status", **reply["nextRequest"])
         return reply

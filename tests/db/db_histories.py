@@ -1,7 +1,7 @@
 """Events and histories for property tests: any sequence at all, and the lives of runs as they really go."""
 
 from hypothesis import strategies as st
-from jobscribe.db.events import AttemptEnded, JobEvent, RunEnded, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
+from jobscribe.db.events import AttemptEnded, JobEvent, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.requests import RunSpec
@@ -60,6 +60,7 @@ def events_of(serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]) ->
         st.builds(placed, task, times), st.builds(started, task, times, st.integers(2, 9)),
         st.builds(TaskEnded, at=times, token=task, exit=exits),
         st.builds(StopRequested, at=times, serial=serial, reason=reasons, by=st.just(UID), grace_secs=st.just(3.0), note=words),
+        st.builds(RunPurged, at=times, serial=serial),
         st.builds(AttemptEnded, at=times, serial=serial, attempt=st.integers(1, 3), reason=words),
         st.builds(
             RunEnded, at=times, serial=serial, status=st.sampled_from(["completed", "canceled", "error"]), reason=reasons,

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parent / "system"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 
 import real_site
 from books import check_books
@@ -18,7 +17,7 @@ from real_site import Site
 
 #: The apps and hooks of tests/front/house.py, as a site's own configuration names them.
 OURS = (
-    "apps.also=slow=house:slow,failing=house:failing", "server.may_hook=house:may", "server.admin_hook=house:admin",
+    "apps.also=slow=house:slow,failing=house:failing,telling=house:telling", "server.may_hook=house:may", "server.admin_hook=house:admin",
 )
 
 
@@ -28,7 +27,7 @@ class Sites:
     def __init__(self) -> None:
         self._sites: list[Site] = []
         self._before = real_site.PYTHON_PATH
-        real_site.PYTHON_PATH = os.pathsep.join(p for p in (self._before, str(HERE)) if p)
+        real_site.PYTHON_PATH = os.pathsep.join(p for p in (self._before, str(Path(__file__).parent)) if p)
 
     def make(self, *sets: str) -> Site:
         """Started."""
@@ -60,11 +59,17 @@ def make_site() -> Iterator[Callable[..., Site]]:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    """One for a file of tests, each with users of its own."""
+def sites() -> Iterator[Sites]:
+    """Those of a file of tests."""
     sites = Sites()
-    yield sites.make("slots.local_sequential=4", "slots.local_parallel=4")
+    yield sites
     sites.end()
+
+
+@pytest.fixture(scope="module")
+def site(sites: Sites) -> Site:
+    """One for a file of tests, each with users of its own."""
+    return sites.make("slots.local_sequential=4", "slots.local_parallel=4")
 
 
 @pytest.fixture

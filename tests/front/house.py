@@ -57,6 +57,8 @@ def _result(run: Run) -> Any:
     given = json.loads((run.run_dir / "in.json").read_text())
     if given.get("trouble") == "nan":
         return {"plots": [{"points": [1.0, math.nan]}]}
+    if given.get("trouble") == "large":
+        return {"plots": [], "text": "x" * (9 << 20)}
     return {"plots": [], "content": given.get("content")}
 
 
@@ -84,6 +86,12 @@ def _sleeps(args: Data) -> Any:
     return {"slept": args["secs"]}
 
 
+def _hangs(run: Run, args: Data) -> Any:
+    """Says who hangs."""
+    (run.run_dir / "hangs").write_text(str(os.getpid()))
+    time.sleep(100)
+
+
 def _picture(lib: Path, args: Data) -> Any:
     """Makes a file in the library and says its name."""
     lib.mkdir(parents=True, exist_ok=True)
@@ -96,7 +104,7 @@ slow = App(
     result=_result, frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1, "title": "t", "x": [0.0], "plots": []},
     outcome=_outcome, download=_download, downloads=lambda run: ("in.json",),
     lib_files=lambda data: tuple(f for f in (checked(data, MODELS[1]).get("file"),) if f) if data.get("report") == "slowReport" else (),
-    analysis={"sleep": lambda run, args: _sleeps(args), "unsendable": lambda run, args: {"a": [{1, 2}]}},
+    analysis={"sleep": lambda run, args: _sleeps(args), "hangs": _hangs, "unsendable": lambda run, args: {"a": [{1, 2}]}},
     stateful={"picture": _picture}, stateless={"sleep": _sleeps, "huge": lambda args: "x" * (20 << 20)},
 )
 
@@ -104,11 +112,56 @@ failing = App(
     name="failing", title="Proprietary", version="1", models=(MODELS[1],), parameters=lambda data, model: {}, prepare=_prepare, result=_result,
 )
 
+TELLING = (
+    Model(
+        name="tellingAnimation", title="Telling", kind="parallel",
+        reports=(Report(name="tellingAnimation", title="Telling", picture="curves"),),
+        fields=(
+            Field(name="lines", title="Lines that the code reports by itself", default=""),
+            Field(name="percent", title="What the app makes of it", default="50"),
+            Field(name="nap", title="Argument of a sleep that it starts", default="600"),
+        ),
+    ),
+)
+
+_TELLS = """
+import json, os, subprocess
+given = json.load(open("in.json"))
+with open(os.environ["JOBSCRIBE_REPORT"], "a") as report:
+    report.writelines(line + "\\n" for line in given["lines"].splitlines())
+print("told", flush=True)
+subprocess.call(["sleep", given["nap"]])
+"""
+
+
+def _prepare_telling(run: Run) -> Prepared:
+    (run.run_dir / "in.json").write_text(json.dumps(checked(run.data, TELLING[0])))
+    return Prepared(command=(sys.executable, "-c", _TELLS))
+
+
+def _progress_of_telling(run: Run) -> dict[str, Any]:
+    """Nothing where the code does it."""
+    given = json.loads((run.run_dir / "in.json").read_text())
+    return {} if given["lines"] else {"percentComplete": float(given["percent"])}
+
+
+#: Has a process below its program, and reports what it is told to.
+telling = App(
+    name="telling", title="Telling", version="1", models=TELLING, parameters=lambda data, model: checked(data, TELLING[0]),
+    prepare=_prepare_telling, progress=_progress_of_telling,
+)
+
 
 def _file(name: str) -> set[str]:
     """Lines of a file that a test lays beside the root."""
     path = Path(os.environ.get("HOUSE", "/nonexistent")) / name
     return set(path.read_text().split()) if path.exists() else set()
+
+
+def user(request: Any) -> str | None:
+    """The hook of a front end beside that of `jobscribe up`: believes what it is told."""
+    said: str | None = request.headers.get("X-User")
+    return said
 
 
 def may(uid: str, api: str, simulation_type: str) -> Refusal | None:
@@ -121,3 +174,7 @@ def may(uid: str, api: str, simulation_type: str) -> Refusal | None:
 
 def admin(uid: str) -> bool:
     return uid in _file("admins")
+
+
+def plan(uid: str) -> str | None:
+    return "premium" if uid in _file("premium") else "free"

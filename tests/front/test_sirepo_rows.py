@@ -57,7 +57,7 @@ def test_5_24_stateful_stateless_and_analysis(browser: Browser) -> None:
         return browser.post("/stateful-compute", simulationType="myapp", method=method, args=args)
 
     methods = _methods(browser)
-    assert {"stateful": 3, "stateless": 1, "analysis": 1} == {k: len(v) for k, v in methods.items()}
+    assert {k: len(v) for k, v in methods.items()} == {"stateful": 3, "stateless": 1, "analysis": 1}
     simulation = browser.simulation("heightWeightReport", "myapp")
     browser.finished(simulation)
     said = browser.post("/analysis-job", **simulation, method=methods["analysis"][0], args={})
@@ -193,6 +193,30 @@ def test_19_the_error_of_a_code_is_the_runs(browser: Browser) -> None:
 def test_20_what_the_app_says_to_its_user_is_said_to_the_user(browser: Browser) -> None:
     said = browser.finished(browser.simulation("slowReport", "slow", trouble="alert"))
     assert (said["state"], said["error"]) == ("error", "the magnet is too strong")
+
+
+def test_21_22_runs_of_free_users_are_purged_and_those_of_others_kept(make_site: Callable[..., Site]) -> None:
+    site = make_site("purge.after_secs=2", "purge.every_secs=0.5", "purge.kept_plans=premium", "server.plan_hook=house:plan")
+    free, premium = (Browser(site).sign_in(n) for n in ("free", "premium"))
+    (site.place / "premium").write_text(premium.uid)
+    runs = []
+    for b in (free, premium):
+        for simulation in (b.simulation("heatAnimation"), b.simulation("heightWeightReport", "myapp")):
+            reply = b.finished(simulation)
+            assert reply["state"] == "completed" and b.run_dir(simulation).is_dir()
+            runs.append((b, simulation, reply))
+    for b, simulation, _ in runs[:2]:
+        said = b.until_state(simulation, "job_run_purged")
+        assert said.get("frameCount", 0) == 0 and "plots" not in said
+        folder = b.run_dir(simulation).parent
+        until(lambda: not any(folder.iterdir()), "its files are gone")  # noqa: B023
+    frame = free.frame(runs[0][1], runs[0][2], 0)
+    assert frame.code == 404, frame
+    for b, simulation, reply in runs[2:]:
+        assert b.status(simulation)["state"] == "completed" and b.run_dir(simulation).is_dir()
+        assert b.status(simulation)["computeJobSerial"] == reply["computeJobSerial"]
+    again = free.finished(runs[1][1])
+    assert (again["state"], bool(again["plots"])) == ("completed", True)
 
 
 def test_23_30_a_file_made_by_a_stateful_method(browser: Browser) -> None:

@@ -22,8 +22,9 @@ _NEXT = {
     "TaskStarted": {"TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
     "StopRequested": {"RunEnded"},
     "TaskEnded": {"AttemptEnded"},
-    "AttemptEnded": {"RunEnded", "RunRequested"},
-    "RunEnded": {"TaskStarted", "TaskEnded", "RunRequested"},
+    "AttemptEnded": {"RunEnded", "RunRequested", "RunPurged"},
+    "RunEnded": {"TaskStarted", "TaskEnded", "RunRequested", "RunPurged"},
+    "RunPurged": {"RunRequested"},
 }
 
 

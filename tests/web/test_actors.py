@@ -44,13 +44,15 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
             return "GET", f"/run-files/odd/{sid}/oddReport", {}
         case "runLog":
             return "GET", f"/run-log/odd/{sid}/oddReport", {}
+        case "getLibFile":
+            return "GET", f"/lib-file/odd/{name}", {}
         case "deleteLibFile":
             return "DELETE", f"/lib-file/odd/{name}", headers
         case _:
             raise AssertionError(api)
 
 
-ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloadRunFile", "runFiles", "runLog", "deleteLibFile"]
+ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloadRunFile", "runFiles", "runLog", "getLibFile", "deleteLibFile"]
 #: Those that name nothing of anybody's: they are about the user who asks, or about nobody.
 ABOUT_ONESELF = {
     "runSimulation", "statelessCompute", "statefulCompute", "beginSession", "ownJobs", "admJobs", "admCounters", "jobSupervisorPing",

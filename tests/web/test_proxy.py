@@ -400,10 +400,11 @@ def test_a_side_that_dies_before_it_answers(stand: Stand, answer: bytes) -> None
     assert stand.proxy.under_way == 0
 
 
-def test_an_answer_that_is_cut_off_does_not_look_whole(stand: Stand) -> None:
+@pytest.mark.parametrize("framed", [b"Content-Length: 100\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n5\r\nha"])
+def test_an_answer_that_is_cut_off_does_not_look_whole(stand: Stand, framed: bytes) -> None:
     async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + framed)
         await writer.drain()
         writer.close()
 

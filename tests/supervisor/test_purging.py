@@ -1,0 +1,115 @@
+"""What is not kept: which run the core purges, and how its directory goes without touching a newer one."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from jobscribe.db.store import IndexRow
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.inputs import Purge, agent_key, jids, refusal_handle
+from jobscribe.supervisor.purging import Purging
+
+
+def finished(kit, **fields):
+    stage = kit.Stage(kept_plans=frozenset({"premium"}))
+    stage.submit(**fields)
+    stage.up()
+    stage.reports(kit.ended(stage.token()))
+    return stage
+
+
+def purge(stage, kit, *, serial=None, before=None):
+    run = stage.job().run
+    stage.tell(Purge(kit.jid_of(), serial or run.serial, run.ended_at if before is None else before))
+    return [(e.run_dir, e.serial) for e in stage.asked(fx.RemoveRunDir)]
+
+
+def test_a_run_that_ended_long_ago_is_purged_once(kit):
+    stage = finished(kit)
+    run = stage.job().run
+    assert purge(stage, kit) == [(run.run_dir, run.serial)]
+    assert stage.job().status == "job_run_purged" and stage.events()[-1] == "RunPurged"
+    assert purge(stage, kit) == [], "and not again"
+    assert stage.events().count("RunPurged") == 1
+
+
+@pytest.mark.parametrize("case", ["too young", "another run", "a kept plan"])
+def test_what_is_not_meant_is_kept(kit, case):
+    stage = finished(kit, active_plan="premium" if case == "a kept plan" else "free")
+    run = stage.job().run
+    assert purge(stage, kit, serial=run.serial - 1 if case == "another run" else None, before=run.ended_at - 1 if case == "too young" else None) == []
+    assert stage.job().status == "completed"
+
+
+def test_a_run_that_lives_is_kept(kit):
+    stage = kit.Stage()
+    stage.submit()
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    stage.tell(Purge(kit.jid_of(), token.serial, 9e9))
+    assert stage.job().status == "running"
+    stage.cancel()
+    stage.tell(Purge(kit.jid_of(), token.serial, 9e9))
+    assert stage.job().status == "canceled", "its processes are being ended: nothing is taken away from under them"
+
+
+def test_after_a_purge_the_same_request_is_a_new_run(kit):
+    stage = finished(kit)
+    first = stage.job().run.serial
+    purge(stage, kit)
+    stage.submit()
+    assert stage.job().run.serial > first and stage.job().status == "pending"
+
+
+def test_an_input_names_its_job_and_nobody_waits_for_it(kit):
+    input_ = Purge(kit.jid_of(), 1, 0.0)
+    assert (jids(input_), agent_key(input_), refusal_handle(input_)) == ((kit.jid_of(),), None, None)
+
+
+def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[Purging, list]:
+    told: list = []
+    engine = SimpleNamespace(tell=told.append, durable=lambda jid: None, world=SimpleNamespace(jobs=world), policy=SimpleNamespace(kept_plans=()))
+    store = SimpleNamespace(jobs=lambda *, status, before, limit: [r for r in rows if r.status == status and (before is None or r.position < before)])
+    now = lambda: SimpleNamespace(wall=1000.0)  # noqa: E731
+    return Purging(engine, store, lambda *_: None, now, user_root=str(tmp_path), after_secs=10.0, every_secs=3600.0), told  # type: ignore[arg-type]
+
+
+def row(jid: str, status: str, ended_at: float, position: int) -> IndexRow:
+    return IndexRow(
+        jid=jid, uid=jid[:8], status=status, serial=7, simulation_type="heat", kind="parallel", driver="local", busy=False, queued_at=1.0,
+        started_at=2.0, ended_at=ended_at, reason="exit", position=position,
+    )
+
+
+async def test_a_directory_gets_out_of_the_way_at_once(tmp_path: Path) -> None:
+    p, _ = purging(tmp_path, [], {})
+    run_dir = tmp_path / "model"
+    run_dir.mkdir()
+    (run_dir / "old").write_text("x")
+    p.remove(str(run_dir), 7)
+    run_dir.mkdir()
+    (run_dir / "new").write_text("x")
+    await p.close()
+    assert [f.name for f in tmp_path.rglob("*")] == ["model", "new"]
+
+
+async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(tmp_path: Path) -> None:
+    rows = [
+        row("PurgeUs1-simAAA01-model", "completed", 900.0, 4), row("PurgeUs1-simAAA02-model", "error", 995.0, 3),
+        row("PurgeUs1-simAAA03-model", "job_run_purged", 900.0, 2), row("PurgeUs1-simAAA04-model", "job_run_purged", 900.0, 1),
+    ]
+    busy = SimpleNamespace(run=SimpleNamespace(serial=8))
+    p, told = purging(tmp_path, rows, {"PurgeUs1-simAAA04-model": busy})
+    left, newer = (tmp_path / "PurgeUs1/heat" / sid / "model" for sid in ("simAAA03", "simAAA04"))
+    for folder in (left, newer):
+        folder.mkdir(parents=True)
+    p.start()
+    deadline = asyncio.get_running_loop().time() + 5
+    while left.exists() or not told:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
+    await p.close()
+    assert [(t.jid, t.serial, t.ended_before) for t in told] == [("PurgeUs1-simAAA01-model", 7, 990.0)]
+    assert newer.exists(), "a newer run is about to begin there"
