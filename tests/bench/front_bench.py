@@ -51,7 +51,7 @@ class Page:
         self._headers = {"Content-Type": "application/json", "Cookie": cookie}
 
     def sign_in(self, name: str) -> "Page":
-        self._connection.request("POST", "/sign-in", urlencode({"name": name}), {"Content-Type": "application/x-www-form-urlencoded"})
+        self._connection.request("POST", "/sign-in", json.dumps({"name": name}), {"Content-Type": "application/json"})
         reply = self._connection.getresponse()
         reply.read()
         if "Set-Cookie" not in reply.headers:
