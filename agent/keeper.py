@@ -27,7 +27,7 @@ from .keeping.kin import Kin
 from .keeping.layout import Layout, write_json
 from .keeping.loop import Loop
 from .keeping.output_cap import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
-from .keeping.say import say
+from .keeping.say import keep_in, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def run(config: Config, spawn_agent: Spawn) -> int:
     if lock is None:
         say(f"another keeper has {layout.folder}; this one ends")
         return ANOTHER_KEEPER
+    keep_in(f"{layout.folder}/keeper.log")
     try:
         return _Keeper(config, layout, spawn_agent).run()
     finally:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from .names import whole
+from .names import is_whole, whole
 from .session import command, session
 
 _WIDTH = 9
@@ -41,25 +41,51 @@ def _sections(answer: dict[str, Any]) -> list[tuple[str, list[str]]]:
 
 @command()
 @click.argument("name", metavar="ID")
-@click.option("--all-users", is_flag=True, help="Look among the jobs of everybody.")
-def trace(name: str, all_users: bool) -> None:
-    """Show the whole way of a job, op, request or agent: any id, or a unique beginning of one."""
+@click.option("--all-users", is_flag=True, help="Look among the jobs of everybody. A computeJid in full needs no such option.")
+@click.option("--events", is_flag=True, help="Only what the event log says, without the lines of the log files.")
+def trace(name: str, all_users: bool, events: bool) -> None:
+    """Show the whole way of a job, op, request or agent: any id, or a unique beginning of one. Times are UTC."""
     s = session()
-    answer = s.client().trace(name if name != "last" else whole(s, name), all_users=all_users)
+    jid = whole(s, name) if name == "last" or is_whole(name) else None
+    client = s.client() if jid is None else s.client_for(jid)
+    answer = client.trace(jid or name, all_users=all_users, logs=not events)
     if s.screen.json:
         s.screen.value("jobscribe.trace/1", answer)
         return
-    for line in _timeline(answer.get("items", [])):
+    for line in _timeline([*_timed(answer.get("items", [])), *_timed(answer.get("lines", []))]):
         s.screen.line(line)
+    for sentence in answer.get("gaps", []):
+        s.screen.say(sentence)
 
 
-def _timeline(items: list[dict[str, Any]]) -> list[str]:
-    """The lines in order; where the next one comes from somewhere else, that is said above it."""
+def _timed(items: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Each with the second in which it stands. A clock that was set back does not change the order in which a log was written."""
+    newest: dict[str, int] = {}
+    out = []
+    for item in items:
+        log = str(item.get("source")) if "position" not in item else ""
+        newest[log] = max(newest.get(log, 0), int(item.get("at", 0)))
+        out.append((newest[log], item))
+    return out
+
+
+def _timeline(timed: list[tuple[int, dict[str, Any]]]) -> list[str]:
+    """The lines in order; where the next one comes from somewhere else, that is said above it.
+
+    A log file has whole seconds only: within one, the front end comes first, then the event log, then those who act on it.
+    """
     out: list[str] = []
     source = None
-    for item in items:
+    for _, item in sorted(timed, key=lambda t: (t[0], _rank(str(t[1].get("source"))))):
         if item.get("source") != source:
             source = item.get("source")
             out.append(str(source))
         out.append(f"  {item.get('text', '')}")
     return out
+
+
+_FILES = ("/server.log", "(events)", "/supervisor.log", "/agent.log", "/keeper.log")
+
+
+def _rank(source: str) -> int:
+    return next((n for n, end in enumerate(_FILES) if source.endswith(end)), _FILES.index("(events)"))

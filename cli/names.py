@@ -12,9 +12,14 @@ _BEGINNING = re.compile(r"[A-Za-z0-9_-]{1,80}\Z", re.ASCII)
 LAST_AMONG = 1000
 
 
+def is_whole(name: str) -> bool:
+    """Is this a computeJid in full?"""
+    return _WHOLE.match(name) is not None
+
+
 def whole(session: Session, name: str) -> str:
     """The computeJid that this name stands for. Raises Refusal (badRequest, notFound) or ClientError."""
-    if _WHOLE.match(name):
+    if is_whole(name):
         return name
     if name == "last":
         return _last(session)

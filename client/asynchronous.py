@@ -133,8 +133,8 @@ class AsyncClient:
     async def why(self, jid: str) -> dict[str, Any]:
         return await self._object(requests.job_why(await self.uid(), jid))
 
-    async def trace(self, id_: str, *, all_users: bool = False) -> dict[str, Any]:
-        return await self._object(requests.trace(id_, None if all_users else await self.uid()))
+    async def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
+        return await self._object(requests.trace(id_, None if all_users else await self.uid(), logs))
 
     async def events(
         self, after: int = -1, *, jid: str | None = None, all_users: bool = False, idle_secs: float = IDLE_SECS

@@ -216,9 +216,12 @@ class Client:
         """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try"}: why it waits, or ended as it did."""
         return self._object(requests.job_why(self.uid, jid))
 
-    def trace(self, id_: str, *, all_users: bool = False) -> dict[str, Any]:
-        """{"id", "items": [{"at", "source", "text"}]}: the way of one id, or of a prefix of one."""
-        return self._object(requests.trace(id_, None if all_users else self.uid))
+    def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
+        """{"id", "items": [{"at", "source", "text"}]}: the way of one id, or of a prefix of one.
+
+        logs: with "lines", the same of the log files in the supervisor's root, and "gaps", sentences about what is not in them.
+        """
+        return self._object(requests.trace(id_, None if all_users else self.uid, logs))
 
     def events(
         self, after: int = -1, *, jid: str | None = None, all_users: bool = False, idle_secs: float = IDLE_SECS

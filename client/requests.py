@@ -106,8 +106,8 @@ def job_why(uid: str, jid: str) -> Call:
     return _post("job-why", RunStatusRequest(uid=uid, compute_jid=jid))
 
 
-def trace(id_: str, uid: str | None) -> Call:
-    return _post("trace", Trace(id=id_, uid=uid))
+def trace(id_: str, uid: str | None, logs: bool) -> Call:
+    return _post("trace", Trace(id=id_, uid=uid, logs=logs))
 
 
 def call(request: CallRequest) -> Call:

@@ -185,7 +185,8 @@ class GlobalResources(_Request, frozen=True, kw_only=True):
 
 
 class Trace(_Request, frozen=True, kw_only=True):
-    """Everything known about an id or a prefix of one (computeJid, opId, reqId, agent key)."""
+    """Everything known about an id or a prefix of one (computeJid, opId, reqId, agent key). logs: also what the log files say."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{4,128}\Z")]
     uid: Uid | None = None
+    logs: bool = False

@@ -8,18 +8,18 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import parse_agent_key, short_op, split_jid
 
-#: So much of the newest of each log is looked at (bytes), and so many of the newest lines of each that fit are told.
+#: So much of the newest of each log is looked at (bytes), and so many of the newest lines that fit are told.
 NEWEST_BYTES = 32 * 1024 * 1024
 NEWEST_LINES = 500
 #: Read at once: between two of these others get their turn.
-_PIECE = 64 * 1024
+_BLOCK = 64 * 1024
 _STAMP = re.compile(rb"([A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d) ")
 _CALL = re.compile(r"_Op\(analysis, (\w+)\)")
 #: A clock that goes ahead a little does not make a line of today one of last year.
@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 
 class About(NamedTuple):
-    """A job, as log lines name it. ops, requests: of its events. since: when it was asked for first."""
+    """A job, as its events name it. ops, requests: ids in full. since: when it was asked for first."""
 
     jid: str
     simulation_type: str
@@ -44,110 +44,117 @@ class About(NamedTuple):
     since: float
 
 
+class _Words(NamedTuple):
+    """needles: one of them is in every block that can have a line. pattern: finds the lines."""
+
+    needles: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+
+
 def lines(root: str, about: About) -> tuple[list[Line], list[str]]:
     """What the logs in this root have about a job, in order within each file; and sentences about what they cannot have."""
-    uid = split_jid(about.jid)[0]
-    now = time.time()
-    words = _words(about)
     found: list[Line] = []
     gaps: list[str] = []
+    words = _words(about, set())
     for name in ("server", "supervisor"):
-        found += _of_log(root, f"log/{name}.log", words, about.since, now, gaps)
-    calls = {op for line in found for op in _CALL.findall(line.text)}
-    words = _either([words.pattern, *(re.escape(op).encode() for op in calls)])
-    for folder in _agents(root, uid):
-        found += _of_log(root, f"agent/{folder}/agent.log", words, about.since, now, gaps)
-        found += _of_log(root, f"agent/{folder}/keeper.log", words, about.since, now, None)
+        lines_, said = _of_log(root, f"log/{name}.log", words, about.since)
+        found += lines_
+        gaps += said
+    words = _words(about, {op for line in found for op in _CALL.findall(line.text)})
+    for folder in _agents(root, split_jid(about.jid)[0]):
+        for name in ("agent", "keeper"):
+            lines_, said = _of_log(root, f"agent/{folder}/{name}.log", words, about.since)
+            found += lines_
+            gaps += said if name == "agent" else []
     return found, gaps
 
 
-def _words(about: About) -> re.Pattern[bytes]:
-    """Whatever a line about this job has in it. A frame is asked for by an address that has the parts of the id in another order."""
+def _words(about: About, calls: set[str]) -> _Words:
+    """Whatever a line about this job has in it. calls: shortened opIds of what was computed from it."""
     uid, sid, model = split_jid(about.jid)
-    plain = [about.jid, *about.requests, *(short_op(op) for op in about.ops), f"{uid}/{about.simulation_type}/{sid}/{model}"]
-    address = rb"/[a-z-]+/\S*\b%s\b\S*.* uid=%s" % (sid.encode(), uid.encode())
-    return _either([*(re.escape(w).encode() for w in plain), address])
-
-
-def _either(patterns: Iterable[bytes]) -> re.Pattern[bytes]:
-    return re.compile(rb"(?<![A-Za-z0-9_])(?:%s)(?![A-Za-z0-9_])" % b"|".join(patterns))
+    ids = [*about.requests, *(short_op(op) for op in about.ops), *calls]
+    plain = [about.jid, f"{uid}/{about.simulation_type}/{sid}/{model}", *ids]
+    # a frame and a download are asked for by addresses with the parts of the id in another order
+    address = rf"/\S*\b{sid}\b\S* uid={uid}"
+    pattern = "|".join([*map(re.escape, plain), address])
+    return _Words(
+        tuple(n.encode() for n in (sid, *ids)), re.compile(rf"(?<![A-Za-z0-9_])(?:{pattern})(?![A-Za-z0-9_])".encode()),
+    )
 
 
 def _agents(root: str, uid: str) -> list[str]:
     """Folders of this user's agents."""
-    out = []
     try:
         names = sorted(os.listdir(os.path.join(root, "agent")))
     except FileNotFoundError:
         return []
-    for name in names:
-        try:
-            if parse_agent_key(name).uid == uid:
-                out.append(name)
-        except Refusal:  # something else that lies there
-            continue
-    return out
+    return [name for name in names if _is_of(name, uid)]
 
 
-def _of_log(root: str, name: str, words: re.Pattern[bytes], since: float, now: float, gaps: list[str] | None) -> list[Line]:
-    """gaps: gets a sentence where something may be missing; None where a log that is missing has nothing to say."""
+def _is_of(name: str, uid: str) -> bool:
+    try:
+        return parse_agent_key(name).uid == uid
+    except Refusal:  # something else that lies there
+        return False
+
+
+def _of_log(root: str, name: str, words: _Words, since: float) -> tuple[list[Line], list[str]]:
     files = _files(os.path.join(root, name))
     if not files:
-        if gaps is not None:
-            gaps.append(f"there is no {name} in this root: that process logs elsewhere, or has not run yet")
-        return []
+        return [], [f"there is no {name} in this root: that process logs elsewhere, or has not run yet"]
+    now = time.time()
     found: list[Line] = []
     begins: float | None = None
-    for raw in _raw_lines(files):
+    for block in _blocks(files):
         if begins is None:
-            begins = _at(raw, now)
-        if words.search(raw):
-            at = _at(raw, now)
-            # what follows a line of ours without a time of its own is a traceback, which has no id
-            found.append(Line(begins or now if at is None else at, name, raw.decode("utf-8", "replace").rstrip("\n")))
-    if gaps is not None and begins is not None and begins > since + 1:
-        gaps.append(f"{name} begins at {_utc(begins)} here; what was in it before that is gone, or further back than is looked")
-    if gaps is not None and len(found) > NEWEST_LINES:
-        gaps.append(f"{name} has {len(found) - NEWEST_LINES} more lines about it, older than the ones here")
-    return found[-NEWEST_LINES:]
+            begins = _at(block, now) or now
+        if any(needle in block for needle in words.needles):
+            hits = (raw for raw in block.splitlines() if words.pattern.search(raw))
+            found += [Line(_at(raw, now) or now, name, raw.decode("utf-8", "replace")) for raw in hits]
+    gaps = []
+    if begins is not None and begins > since + 1:
+        gaps.append(f"{name} begins at {_utc(begins)} here: what was in it before is gone, or further back than is looked")
+    if len(found) > NEWEST_LINES:
+        gaps.append(f"{name} has {len(found) - NEWEST_LINES} more lines about it, older than these")
+    return found[-NEWEST_LINES:], gaps
 
 
 def _files(path: str) -> list[str]:
     """The log and what it was rotated to, oldest first."""
-    numbers = [n for n in range(20, 0, -1) if os.path.exists(f"{path}.{n}")]
-    return [f"{path}.{n}" for n in numbers] + ([path] if os.path.exists(path) else [])
+    rotated = [f"{path}.{n}" for n in range(20, 0, -1)]
+    return [f for f in (*rotated, path) if os.path.exists(f)]
 
 
-def _raw_lines(files: Sequence[str]) -> Iterator[bytes]:
-    """The lines of the newest bytes of these files, which are one log."""
+def _blocks(files: Sequence[str]) -> Iterator[bytes]:
+    """The newest bytes of these files, which are one log, in blocks of whole lines."""
     sizes = [os.path.getsize(f) for f in files]
     skip = max(0, sum(sizes) - NEWEST_BYTES)
-    for file, size in zip(files, sizes, strict=True):
+    for path, size in zip(files, sizes, strict=True):
         skipped, skip = min(skip, size), max(0, skip - size)
-        if skipped < size:
-            with open(file, "rb") as f:
-                f.seek(skipped)
-                yield from _split(f.readline() and f if skipped else f)
-
-
-def _split(file: Any) -> Iterator[bytes]:
-    while piece := file.readlines(_PIECE):
-        yield from piece
+        if skipped == size:
+            continue
+        with open(path, "rb") as f:
+            f.seek(skipped)
+            if skipped:
+                f.readline()
+            while block := f.read(_BLOCK):
+                yield block + f.readline()
 
 
 def _at(raw: bytes, now: float) -> float | None:
     """When a line was written; None for one that does not say."""
     if raw.startswith(b"{"):
         try:
-            return float(int(datetime.fromisoformat(json.loads(raw)["at"]).timestamp()))
+            return float(int(datetime.fromisoformat(json.loads(raw.partition(b"\n")[0])["at"]).timestamp()))
         except (ValueError, KeyError, TypeError):
             return None
     stamp = _STAMP.match(raw)
     if stamp is None:
         return None
+    year = datetime.fromtimestamp(now, UTC).year
     try:
-        told = datetime.strptime(f"{datetime.fromtimestamp(now, UTC).year} {stamp[1].decode()}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
-        return told.timestamp() if told.timestamp() <= now + _AHEAD_SECS else told.replace(year=told.year - 1).timestamp()
+        at = datetime.strptime(f"{year} {stamp[1].decode()}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
+        return (at if at.timestamp() <= now + _AHEAD_SECS else at.replace(year=year - 1)).timestamp()
     except ValueError:  # a 29th of February of another year
         return None
 

@@ -1,4 +1,4 @@
-"""One id, one timeline: everything the log knows about a job, an op, a request or an agent, in order."""
+"""One id, one timeline: everything the event log knows about a job, an op, a request or an agent, in order; and what the logs say."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from ..db.store import EventStore, IndexRow, Stored
 from ..db.story import story
 from ..protocol.errors import Refusal
 from ..protocol.ids import parse_agent_key
+from .log_lines import About
 
 #: How far back an id that is not the beginning of a computeJid is looked for, events.
 SEARCHED = 20_000
@@ -31,6 +32,21 @@ def trace(store: EventStore, id_: str, uid: str | None) -> dict[str, Any]:
     if len(rows) > 1:
         raise Refusal("badRequest", f"{id_} is the beginning of several jobs: " + ", ".join(r.jid for r in rows[:5]))
     return _timeline(id_, rows, _with_agents(store, store.read(job_stream(rows[0].jid))))
+
+
+def about(answer: dict[str, Any]) -> About | None:
+    """By what the job of a trace is found in the logs; None where the trace is of an agent."""
+    if answer["job"] is None:
+        return None
+    events = [item["event"] for item in answer["items"]]
+    return About(
+        answer["job"]["jid"], answer["job"]["simulationType"], _ids(events, "op_id"), _ids(events, "req_id"),
+        min(item["at"] for item in answer["items"]),
+    )
+
+
+def _ids(events: list[Any], name: str) -> frozenset[str]:
+    return frozenset(i for e in events if (i := getattr(e, name, None)) is not None)
 
 
 def _search(store: EventStore, id_: str) -> str | None:

@@ -92,7 +92,7 @@ def _document(site: Site) -> Callable[[], flask.Response]:
 def _routed(site: Site, routes: Mapping[str, Route], args: Mapping[str, str]) -> flask.Response:
     request = flask.request
     route = routes[_method(routes)]
-    uid = _uid(site, request)
+    uid = flask.g.jobscribe_uid = _uid(site, request)
     if not uid and not route.visitor:
         raise Refusal("unauthenticated", "nobody is signed in")
     if route.method != "GET":
@@ -128,11 +128,11 @@ def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()
     except ClientError as e:
         refusal = errors.from_supervisor(e)
         if refusal.code != e.code:
-            site.log("{} {}: the supervisor says {}: {}", flask.request.method, flask.request.path, e.code, e.sentence)
+            site.log("{}: the supervisor says {}: {}", _asked(), e.code, e.sentence)
         response = _refused(site, refusal, methods)
     except Exception as e:
         site.counts.add("internal")
-        site.log.exception("{} {} failed", flask.request.method, flask.request.path, error=e)
+        site.log.exception("{} failed", _asked(), error=e)
         response = as_json(errors.body(Refusal("internal", "something went wrong inside; the log has it")), 500)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -140,9 +140,14 @@ def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()
     return response
 
 
+def _asked() -> str:
+    """The request as the log shows it: what is asked for, and by whom if that is known yet."""
+    return f"{flask.request.method} {flask.request.path} uid={flask.g.get('jobscribe_uid') or None}"
+
+
 def _refused(site: Site, refusal: Refusal, methods: Any) -> flask.Response:
     site.counts.add("refused." + refusal.code)
-    site.log("{} {} refused: {}: {}", flask.request.method, flask.request.path, refusal.code, refusal.sentence)
+    site.log("{} refused: {}: {}", _asked(), refusal.code, refusal.sentence)
     if refusal.__cause__ is not None:
         site.log.exception("its cause", error=refusal.__cause__)
     response = as_json(errors.body(refusal), refusal.http)

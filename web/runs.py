@@ -143,14 +143,18 @@ class _Page:
             uid=self._v.uid, job_cmd="sequential_result", simulation_type=self._type, compute_model=self._model.name,
             compute_jid=self.jid, compute_job_serial=reply["computeJobSerial"],
         )
+        about = {"computeJid": self.jid, "computeJobSerial": reply["computeJobSerial"]}
         try:
             raw = self._v.upstream.call(request)
         except ClientError as e:
             if e.code == "notFound":
+                self._v.log(self.jid, {**about, "result": f"notFound: {e.sentence}"})
                 return None
             refusal = errors.from_supervisor(e)
             self._v.site.counts.add("result." + refusal.code)
+            self._v.log(self.jid, {**about, "result": f"{refusal.code}: {refusal.sentence}"})
             return {"resultError": {k: v for k, v in errors.body(refusal).items() if k != "state"}}
+        self._v.log(self.jid, {**about, "result": f"ok bytes={len(raw)}"})
         found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str | float | bool | None)
         return _without_ours(found) if isinstance(found, dict) else {"result": found}
 

@@ -1,4 +1,4 @@
-"""The keeper's log lines. They go to stderr, if anybody still reads it; a line that cannot be written is no reason to stop."""
+"""The keeper's log lines. They go to its log, and to stderr if anybody still reads it; what cannot be written is no reason to stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import contextlib
 import os
 import sys
 import time
+
+from ...runtime.outputs import RotatingFile
+
+_FILE_BYTES, _FILES = 1024 * 1024, 2
+_file: RotatingFile | None = None
+
+
+def keep_in(path: str) -> None:
+    """From here on lines are kept in this file, too."""
+    global _file  # one keeper is one process
+    _file = RotatingFile(path, _FILE_BYTES, _FILES)
 
 
 def say(sentence: str) -> None:
@@ -17,3 +28,5 @@ def say(sentence: str) -> None:
     line = f"{stamp} {os.getpid():5d}     0 {where} {ascii(sentence)[1:-1]}\n"
     with contextlib.suppress(OSError):  # a full disk or a reader that went away must not stop the work
         os.write(2, line.encode())
+    if _file is not None:
+        _file.put(line)

@@ -1,11 +1,14 @@
 """Runs: asked for, told about, canceled, listed, explained."""
 
+import asyncio
+import os
 from typing import Any
 
 from ...db.events import job_stream
 from ...db.story import story
 from ...protocol.requests import JobList, JobLog, JobStory, RunCancel, RunMany, RunSimulation, RunStatusRequest, Trace
-from ..trace import trace
+from ..log_lines import lines
+from ..trace import about, trace
 from .events import told
 from .handler import Handler
 
@@ -65,4 +68,10 @@ async def job_why(h: Handler) -> Any:
 
 async def trace_id(h: Handler) -> Any:
     request: Trace = h.parsed(Trace)
-    return trace(h.desk.engine.store, request.id, request.uid)
+    answer = trace(h.desk.engine.store, request.id, request.uid)
+    job = about(answer) if request.logs else None
+    if job is not None:
+        # the logs of a root lie beside the folders of its agents; reading them may take a while
+        found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), job)
+        answer |= {"lines": [line._asdict() for line in found], "gaps": gaps}
+    return answer

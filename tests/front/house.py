@@ -148,7 +148,7 @@ def _progress_of_telling(run: Run) -> dict[str, Any]:
 #: Has a process below its program, and reports what it is told to.
 telling = App(
     name="telling", title="Telling", version="1", models=TELLING, parameters=lambda data, model: checked(data, TELLING[0]),
-    prepare=_prepare_telling, progress=_progress_of_telling,
+    prepare=_prepare_telling, progress=_progress_of_telling, frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1},
 )
 
 

@@ -47,7 +47,7 @@ class Hall:
             slots=SlotSettings(local_sequential=4),
         )
         self.root = Root(self.settings.root)
-        self.supervisor = app._Supervisor(self.settings, self.root)
+        self.supervisor = app._Supervisor(self.settings, self.root, None)
         self.agents: list[Agent] = []
 
     async def open(self) -> None:
