@@ -35,17 +35,19 @@ class Line(NamedTuple):
 
 
 class About(NamedTuple):
-    """A job, as its events name it. ops, requests: ids in full. since: when it was asked for first."""
+    """A job, as its events name it. ops, requests: ids in full. since, until: when it was asked for first, and was over."""
 
     jid: str
     simulation_type: str
     ops: frozenset[str]
     requests: frozenset[str]
     since: float
+    until: float
 
 
 class _Words(NamedTuple):
-    """needles: one of them is in every block that can have a line. pattern: finds the lines."""
+    """needles: one of them is in every block that can have a line. pattern: finds the lines; what its group `life` finds is told
+    only of the time of the job."""
 
     needles: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
@@ -57,29 +59,33 @@ def lines(root: str, about: About) -> tuple[list[Line], list[str]]:
     gaps: list[str] = []
     words = _words(about, set())
     for name in ("server", "supervisor"):
-        lines_, said = _of_log(root, f"log/{name}.log", words, about.since)
+        lines_, said = _of_log(root, f"log/{name}.log", words, about)
         found += lines_
         gaps += said
     words = _words(about, {op for line in found for op in _CALL.findall(line.text)})
     for folder in _agents(root, split_jid(about.jid)[0]):
-        for name in ("agent", "keeper"):
-            lines_, said = _of_log(root, f"agent/{folder}/{name}.log", words, about.since)
-            found += lines_
-            gaps += said if name == "agent" else []
+        lines_, said = _of_log(root, f"agent/{folder}/agent.log", words, about)
+        found += lines_
+        gaps += said
+        # a keeper has nothing to say as long as all is well: then there is no file
+        found += _of_log(root, f"agent/{folder}/keeper.log", _Words((b"",), re.compile(b"(?P<life>)")), about)[0]
     return found, gaps
 
 
 def _words(about: About, calls: set[str]) -> _Words:
     """Whatever a line about this job has in it. calls: shortened opIds of what was computed from it."""
     uid, sid, model = split_jid(about.jid)
-    ids = [*about.requests, *(short_op(op) for op in about.ops), *calls]
-    plain = [about.jid, f"{uid}/{about.simulation_type}/{sid}/{model}", *ids]
+    ops = [*(short_op(op) for op in about.ops), *calls]
+    plain = [about.jid, f"{uid}/{about.simulation_type}/{sid}/{model}", *ops]
+    # whoever asks chooses his reqId, which may be a common word
+    requests = [rf"reqId(?:': '|=){re.escape(r)}" for r in about.requests]
     # a frame and a download are asked for by addresses with the parts of the id in another order
     address = rf"/\S*\b{sid}\b\S* uid={uid}"
-    pattern = "|".join([*map(re.escape, plain), address])
-    return _Words(
-        tuple(n.encode() for n in (sid, *ids)), re.compile(rf"(?<![A-Za-z0-9_])(?:{pattern})(?![A-Za-z0-9_])".encode()),
-    )
+    # an agent that starts while the job runs takes it over
+    life = rf"(?P<life>agent \S+\.{uid}@\S+ starts)"
+    pattern = "|".join([*map(re.escape, plain), *requests, address, life])
+    needles = (n.encode() for n in (sid, *ops, *about.requests, f"{uid}@"))
+    return _Words(tuple(needles), re.compile(rf"(?<![A-Za-z0-9_])(?:{pattern})(?![A-Za-z0-9_])".encode()))
 
 
 def _agents(root: str, uid: str) -> list[str]:
@@ -98,7 +104,7 @@ def _is_of(name: str, uid: str) -> bool:
         return False
 
 
-def _of_log(root: str, name: str, words: _Words, since: float) -> tuple[list[Line], list[str]]:
+def _of_log(root: str, name: str, words: _Words, about: About) -> tuple[list[Line], list[str]]:
     files = _files(os.path.join(root, name))
     if not files:
         return [], [f"there is no {name} in this root: that process logs elsewhere, or has not run yet"]
@@ -109,14 +115,23 @@ def _of_log(root: str, name: str, words: _Words, since: float) -> tuple[list[Lin
         if begins is None:
             begins = _at(block, now) or now
         if any(needle in block for needle in words.needles):
-            hits = (raw for raw in block.splitlines() if words.pattern.search(raw))
-            found += [Line(_at(raw, now) or now, name, raw.decode("utf-8", "replace")) for raw in hits]
+            found += _of_block(block, name, words, about, now)
     gaps = []
-    if begins is not None and begins > since + 1:
+    if begins is not None and begins > about.since + 1:
         gaps.append(f"{name} begins at {_utc(begins)} here: what was in it before is gone, or further back than is looked")
     if len(found) > NEWEST_LINES:
         gaps.append(f"{name} has {len(found) - NEWEST_LINES} more lines about it, older than these")
     return found[-NEWEST_LINES:], gaps
+
+
+def _of_block(block: bytes, name: str, words: _Words, about: About, now: float) -> Iterator[Line]:
+    for raw in block.splitlines():
+        hit = words.pattern.search(raw)
+        if hit is None:
+            continue
+        at = _at(raw, now) or now
+        if hit.lastgroup != "life" or about.since - 1 <= at <= about.until + 1:
+            yield Line(at, name, raw.decode("utf-8", "replace"))
 
 
 def _files(path: str) -> list[str]:

@@ -1,5 +1,6 @@
 """One id, one timeline: everything the event log knows about a job, an op, a request or an agent, in order; and what the logs say."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ def about(answer: dict[str, Any]) -> About | None:
     return About(
         answer["job"]["jid"], answer["job"]["simulationType"], _ids(events, "op_id"), _ids(events, "req_id"),
         min(item["at"] for item in answer["items"]),
+        math.inf if answer["job"]["busy"] else max(item["at"] for item in answer["items"]),
     )
 
 
