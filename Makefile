@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo test check bench clean
+.PHONY: help venv demo engines test check bench clean
 
 # PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/db'. KEEP=1: leave the demo running.
 PYTEST_ARGS ?=
@@ -19,7 +19,12 @@ venv:
 demo: venv
 	@.venv/bin/jobscribe demo
 
-test: venv
+# What tests meet besides this project: without it (and without root to install it) those tests are left out, and say so.
+engines:
+	@etc/engines/chromium.sh || true
+	@etc/engines/lammps.sh || true
+
+test: venv engines
 	$(python) -m pytest $(PYTEST_ARGS)
 
 check: venv
@@ -30,6 +35,7 @@ check: venv
 bench: venv
 	@etc/venv.sh test,check,bench
 	$(python) tests/bench/run.py
+	$(python) tests/bench/front_bench.py
 
 clean:
 	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
