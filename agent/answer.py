@@ -189,6 +189,8 @@ def _download(app: App, call: Call) -> str:
         name = found
     if not isinstance(name, str):
         raise NotPlain(f"it is a {type(name).__name__} and not the name of a file")
+    if not name:
+        raise NotPlain("it is an empty name")
     try:
         run_files.read(str(run.run_dir), name, 0, 0)
     except Refusal as e:

@@ -76,7 +76,8 @@ class Evidence:
         over = is_over() or self.path(name, _FINAL).exists()
         path = self.path(name, f"{stream}.log")
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            # a job can put something else in its place: a link is not followed, and nobody is waited for at a pipe
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return Chunk(b"", offset, offset, 0, over)
         try:

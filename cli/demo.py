@@ -1,5 +1,6 @@
 """`jobscribe demo`: a real computation through a fresh supervisor, from submission to result, and where everything lies then."""
 
+import json
 import os
 import subprocess
 import sys
@@ -157,11 +158,19 @@ def _pump(client: "Client", job: "Job", stream: Any, shown: _Shown, computation:
     return Pump(client.copy(), lambda c: c.logs(job.jid, stream, follow=True), sink, lambda _: None)
 
 
+def _says(record: Path, status: str) -> bool:
+    """Has the record come as far as the run?"""
+    try:
+        return bool(json.loads(record.read_bytes())["status"] == status)
+    except FileNotFoundError:
+        return False
+
+
 def _told(s: Session, root: Path, computation: Computation, job: "Job", state: "RunState") -> None:
     """Where result, record, logs and events are, and the story."""
     record = root / "supervisor-job" / f"{job.jid}.json"
     deadline = time.monotonic() + RECORD_SECS
-    while not record.exists() and time.monotonic() < deadline:
+    while not _says(record, state.state) and time.monotonic() < deadline:
         time.sleep(0.05)
     story, logs = job.story(), job.why().get("logs") or []
     places = {

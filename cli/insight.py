@@ -84,7 +84,7 @@ def _timeline(timed: list[tuple[int, dict[str, Any]]]) -> list[str]:
     return out
 
 
-_FILES = ("/server.log", "(events)", "/supervisor.log", "/agent.log", "/keeper.log")
+_FILES = ("/server.log", "(events)", "/supervisor.log", "/keeper.log", "/agent.log")
 
 
 def _rank(source: str) -> int:

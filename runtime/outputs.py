@@ -3,9 +3,15 @@
 What was lost is counted in `lost`, and said in the log itself as soon as writing works again.
 """
 
+from __future__ import annotations
+
 import os
-import threading
-from typing import TextIO
+# what threading.Lock is: the keeper, which has no threads, loads this module and not that one
+from _thread import allocate_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 
 class Stream:
@@ -13,7 +19,7 @@ class Stream:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self.lost = 0
 
     def put(self, text: str) -> None:
@@ -33,7 +39,7 @@ class RotatingFile:
         self.lost = 0
         self._max_bytes = max_bytes
         self._keep = keep
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._fd = -1
         self._size = 0
         self._torn = False

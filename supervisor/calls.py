@@ -184,7 +184,7 @@ def _json(reply: bytes) -> bytes:
     try:
         msgspec.json.decode(reply, type=msgspec.Raw)
         reply.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise Refusal("appFailed", f"what its agent answered is not JSON: {e}") from None
     return reply
 

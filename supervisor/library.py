@@ -22,6 +22,8 @@ from ..protocol.errors import Refusal
 MAX_FILES = 1_000
 #: Digests that are remembered, so that listing a library does not read all of it each time.
 DIGESTS_KEPT = 10_000
+#: Bytes whose digests one listing may find out: jobs write here, too, and a file of nothing but holes may be of any size.
+DIGESTED_AT_ONCE = 4 * 1024**3
 #: What an upload that was cut off left behind is cleared away after so long.
 LEFTOVER_SECS = 24 * 3600.0
 _TEMPORARY = ".upload-"
@@ -91,11 +93,15 @@ class Library:
             raise gone
 
     def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
-        """[{"name", "size", "sha256", "mtime"}], by name. What is no file of this library (links, folders) is not in it."""
+        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what is over the limit are not in it.
+
+        Raises Refusal("conflict") where there are too many new files to look at in one go; what was found out is remembered.
+        """
         with _as_refusal(), self._opened(uid, simulation_type) as folder:
             if folder is None:
                 return []
-            found = (self._file(folder, name) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
+            room = [max(DIGESTED_AT_ONCE, self.limit)]
+            found = (self._file(folder, name, room) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
             return [f for f in found if f is not None]
 
     def remember(self, info: os.stat_result, sha256: str) -> None:
@@ -103,7 +109,7 @@ class Library:
         while len(self._digests) > DIGESTS_KEPT:
             self._digests.popitem(last=False)
 
-    def _file(self, folder: int, name: str) -> dict[str, Any] | None:
+    def _file(self, folder: int, name: str, room: list[int]) -> dict[str, Any] | None:
         try:
             fd = os.open(name, _READ, dir_fd=folder)
         except OSError as e:
@@ -112,18 +118,22 @@ class Library:
             raise
         try:
             info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode):
+            if not stat.S_ISREG(info.st_mode) or info.st_size > self.limit:
                 return None
-            return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info), "mtime": info.st_mtime}
+            return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info, room), "mtime": info.st_mtime}
         finally:
             os.close(fd)
 
-    def _digest(self, fd: int, info: os.stat_result) -> str:
+    def _digest(self, fd: int, info: os.stat_result, room: list[int]) -> str:
         known = self._digests.get(_identity(info))
         if known is not None:
             return known
+        room[0] -= info.st_size
+        if room[0] < 0:
+            raise Refusal("conflict", "this library has many new files, and their digests are not all known yet")
         digest, offset = hashlib.sha256(), 0
-        while piece := os.pread(fd, _PIECE, offset):
+        # as it was when it was looked at: it may grow as fast as it is read
+        while offset < info.st_size and (piece := os.pread(fd, min(_PIECE, info.st_size - offset), offset)):
             digest.update(piece)
             offset += len(piece)
         if _identity(os.fstat(fd)) == _identity(info):

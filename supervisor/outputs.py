@@ -1,6 +1,5 @@
 """Reading what a job wrote: from its agent while that is connected, from its task driver's evidence otherwise. One shape of answer."""
 
-import json
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -77,7 +76,10 @@ class Outputs:
         data, _ = await self._evidence(task, f"{stream}.log.dropped", 0, 4096)
         if not data:
             return None
-        said = msgspec.convert(json.loads(data), _Dropped)
+        try:
+            said = msgspec.json.decode(data, type=_Dropped)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Refusal("notFound", f"what was dropped of {stream}.log is not known: its note was overwritten") from None
         return said.start, said.end
 
 

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ..protocol.errors import Refusal
 from ..protocol.requests import LibFile
@@ -24,6 +25,8 @@ class Uploads:
         self._library = library
         self._under_way: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
+        #: by user: listings take one of few threads, perhaps for seconds
+        self._listing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def begin(self, uid: str, simulation_type: str, name: str) -> "Receiver":
         """Raises Refusal."""
@@ -48,7 +51,9 @@ class Uploads:
         return OpenFile(size=info.st_size, mtime_ns=info.st_mtime_ns, length=length, chunks=_chunks(fd, request.offset, length))
 
     async def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(self._library.files, uid, simulation_type)
+        turn = self._listing.setdefault(uid, asyncio.Lock())
+        async with turn:
+            return await asyncio.to_thread(self._library.files, uid, simulation_type)
 
     async def close(self) -> None:
         """What was cut off is cleared away."""

@@ -37,11 +37,11 @@ def create_app(settings: Settings, source: Source, log: Log, *, development: boo
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     user = sign_in.user if development else _required(server.user_hook)
-    streams = max(1, server.threads // 2)
+    half = max(1, server.threads // 2)
     app.register_blueprint(create_blueprint(
         supervisor=source, user=user, may=_optional("server.may_hook", server.may_hook),
         admin=_optional("server.admin_hook", server.admin_hook), plan=_optional("server.plan_hook", server.plan_hook),
-        apps_also=settings.apps.also, log=log, streams=streams,
+        apps_also=settings.apps.also, log=log, streams=half, each=half,
     ))
     app.add_url_rule("/healthz", "healthz", lambda: as_json({"state": "ok"}))
     app.add_url_rule("/", "index", lambda: _page("index.html"))

@@ -20,6 +20,7 @@ from ..protocol.redaction import Redactor
 from ..runtime.log import Direct, Log
 from ..runtime.outputs import Stream
 from . import csrf, errors, openapi
+from .places import Places
 from .routes import ROUTES, Route
 from .simulations import Simulations
 from .upstream import Upstream
@@ -27,12 +28,13 @@ from .visit import Admin, May, Plan, Site, User, Visit, as_json
 
 #: All of them, so that a wrong one is answered in our form, too.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
-STREAMS = 4
+STREAMS, EACH = 4, 8
 
 
 def create_blueprint(
     *, supervisor: Address | Source | str, user: User, may: May | None = None, admin: Admin | None = None, plan: Plan | None = None,
     apps_also: Sequence[str] = (), name: str = "jobscribe", log: Log | None = None, streams: int = STREAMS,
+    each: int = EACH,
 ) -> flask.Blueprint:
     """The front end's routes, to be registered in a Flask site.
 
@@ -41,13 +43,13 @@ def create_blueprint(
     may: what speaks against this user's use of this api and simulation type (None where there is none): a Refusal, as of
     `planRequired` or `forbidden`. admin: may this user see everybody's jobs? plan: what the user's account is now,
     a small word that runs are submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept).
-    streams: downloads that may hold a worker at once.
+    streams: downloads that may hold a worker at once. each: requests and downloads of one user that may.
     `app.extensions[name].close()` gives back what is held, for sites that come and go within one process.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
     site = Site(
         Upstream(_source(supervisor), log.redactor), Simulations(apps_also), log, user=user, may=may, admin=admin, plan=plan,
-        streams=streams,
+        places=Places(streams, each),
     )
     blueprint = flask.Blueprint(name, __name__)
     blueprint.record_once(lambda state: state.app.extensions.__setitem__(name, site))
@@ -97,7 +99,8 @@ def _routed(site: Site, routes: Mapping[str, Route], args: Mapping[str, str]) ->
         raise Refusal("unauthenticated", "nobody is signed in")
     if route.method != "GET":
         csrf.check(request.headers, request.host, wants_json=route.method == "POST")
-    body = route.answer(Visit(site, route.api, request, uid, args))
+    with site.places.request(uid):
+        body = route.answer(Visit(site, route.api, request, uid, args))
     return body if isinstance(body, flask.Response) else as_json(body)
 
 

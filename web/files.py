@@ -3,6 +3,7 @@
 A range is answered from the file itself. Whatever the file holds, a browser saves it and never shows it as a page of this site.
 """
 
+import contextlib
 import mimetypes
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import compute_jid
 from ..protocol.requests import CallRequest, JobLog, LibFile, RunFile
 from . import errors, library, runs
-from .visit import Site, Visit, as_json
+from .places import Place
+from .visit import Visit, as_json
 
 _MAX_SUFFIX = 255
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f/\\]")
@@ -36,8 +38,8 @@ class _Made(msgspec.Struct):
 class _Body:
     """The pieces of an answer, with a place among the streams that is given back whatever happens."""
 
-    def __init__(self, site: Site, pieces: Iterator[bytes], closed: Callable[[], None]) -> None:
-        self._site, self._pieces, self._closed = site, pieces, closed
+    def __init__(self, place: Place, pieces: Iterator[bytes], closed: Callable[[], None]) -> None:
+        self._place, self._pieces, self._closed = place, pieces, closed
         self._open = True
 
     def __iter__(self) -> "_Body":
@@ -52,7 +54,7 @@ class _Body:
             try:
                 self._closed()
             finally:
-                self._site.streams.release()
+                self._place.close()
 
 
 def run_files(v: Visit) -> bytes:
@@ -146,20 +148,20 @@ def _route(wanted: RunFile | LibFile) -> str:
 
 
 def _sent(v: Visit, wanted: RunFile | LibFile, part: tuple[int, int] | None) -> flask.Response:
-    if not v.site.streams.acquire(blocking=False):
-        raise Refusal("tooManyRequests", "too many downloads are under way")
-    try:
+    with contextlib.ExitStack() as undone:
+        place = v.site.places.stream(v.uid)
+        undone.callback(place.close)
         request = wanted if part is None else msgspec.structs.replace(wanted, offset=part[0], length=part[1] - part[0])
         stream = v.upstream.stream(_route(wanted), request)
-    except BaseException:
-        v.site.streams.release()
-        raise
-    length, size = int(stream.header("Content-Length")), int(stream.header("X-Jobscribe-Size"))
-    answer = flask.Response(_Body(v.site, stream.pieces(length), stream.close), status=200 if part is None else 206)
-    answer.headers["Content-Length"] = str(length)
-    if part is not None:
-        answer.headers["Content-Range"] = f"bytes {part[0]}-{part[0] + length - 1}/{size}"
-    return _described(answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified")))
+        undone.callback(stream.close)
+        length, size = int(stream.header("Content-Length")), int(stream.header("X-Jobscribe-Size"))
+        answer = flask.Response(_Body(place, stream.pieces(length), stream.close), status=200 if part is None else 206)
+        answer.headers["Content-Length"] = str(length)
+        if part is not None:
+            answer.headers["Content-Range"] = f"bytes {part[0]}-{part[0] + length - 1}/{size}"
+        _described(answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified")))
+        undone.pop_all()  # from here on they are the answer's
+    return answer
 
 
 def _described(answer: flask.Response, name: str, etag: str, modified: datetime | None) -> flask.Response:
@@ -202,9 +204,8 @@ def run_log(v: Visit) -> flask.Response:
     first = v.upstream.reply("job-log", request)
     if tail:
         return _text(flask.Response(first.body), f"{stream}.log", first)
-    if not v.site.streams.acquire(blocking=False):
-        raise Refusal("tooManyRequests", "too many downloads are under way")
-    return _text(flask.Response(_Body(v.site, _log_pieces(v, request, first), lambda: None)), f"{stream}.log", first)
+    place = v.site.places.stream(v.uid)
+    return _text(flask.Response(_Body(place, _log_pieces(v, request, first), lambda: None)), f"{stream}.log", first)
 
 
 def _log_pieces(v: Visit, request: JobLog, reply: Reply) -> Iterator[bytes]:

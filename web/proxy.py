@@ -6,6 +6,7 @@ request goes, which headers are not for the other side, and that a side may be a
 
 import asyncio
 import http.client
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -31,14 +32,17 @@ CONNECT_SECS = 5.0
 IDLE_SECS = 75.0
 #: Connections to the front end that lie idle, and for how long: less than its server keeps them.
 MOST_KEPT, KEPT_SECS = 32, 30.0
-#: Requests at once; one more is told to come back.
+#: Requests to the front end, and streams of news, at once; one more is told to come back.
 MOST = 512
+#: A request of which nothing comes, or an answer of which nothing is taken, for so long is given up.
+STALL_SECS = 60.0
 LARGEST_BODY = 16 * 1024 * 1024
 #: The supervisor has a limit for uploads, which it says itself.
 LARGEST_UPLOAD = 2**40
 UPLOADS = "/lib-file/"
 MAX_HEADERS = 64 * 1024
 _NO_LIMIT = 2**62
+_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 #: Methods whose body tornado sends in chunks where its length is not known.
 _CHUNKED = ("POST", "PUT", "PATCH")
 _HOP_BY_HOP = frozenset({
@@ -55,7 +59,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
 
     def __init__(self, front: Connect, supervisor: Source, log: Log) -> None:
         self._front, self._supervisor, self.log = front, supervisor, log
-        self.under_way = 0
+        self.under_way = self.live = 0
         self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
 
     def start_request(
@@ -120,6 +124,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         self._proxy, self._browser = proxy, browser
         self._server: HTTP1Connection | None = None
         self._counted = False
+        self._watching: asyncio.TimerHandle | None = None
         #: has the whole request been read? has the whole answer been written?
         self._heard = self._said = False
         self._taken = 0
@@ -139,12 +144,15 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         # the limits are ours: tornado's own answer would have neither code nor sentence
         self._browser.set_max_body_size(_NO_LIMIT)
         self._browser.set_close_callback(self.on_connection_close)
+        if "Content-Length" in headers or "Transfer-Encoding" in headers:
+            self._watch()
         return self._begin(start_line, headers)
 
     async def _begin(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
         try:
             self._check(start_line, headers)
             self._proxy.under_way += 1
+            self._proxy.live += not self._may_keep
             self._counted = True
             stream = await self._proxy.route(start_line.path)()
         except Refusal as e:
@@ -166,12 +174,15 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         await _quietly(self._server.write_headers(RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent))
 
     def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
-        if self._proxy.under_way >= MOST:
+        declared = headers.get("Content-Length")
+        if declared is not None and (not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers):
+            # two readers of it could see two requests
+            raise tornado.httputil.HTTPInputError("a body has one length, in digits")
+        if (self._proxy.under_way - self._proxy.live if self._may_keep else self._proxy.live) >= MOST:
             raise Refusal("tooManyRequests", "too many requests are under way")
         if not start_line.path.isascii():
             raise Refusal("badRequest", "an address is made of ASCII")
-        declared = headers.get("Content-Length", "")
-        if declared.isdecimal() and int(declared) > self._limit:
+        if declared is not None and int(declared) > self._limit:
             raise Refusal("tooLarge", f"a request may take {self._limit} bytes")
 
     def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
@@ -199,10 +210,23 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
 
     def finish(self) -> None:
         self._heard = True
+        if self._watching is not None:
+            self._watching.cancel()
         if self._said:
             self._browser.finish()
         elif self._server is not None and not self._server.stream.closed():
             self._server.finish()
+
+    def _watch(self, taken: int = -1) -> None:
+        """Does its body still come? taken: bytes that had come when it was last looked at."""
+        if self._heard or self._browser.stream.closed():
+            return
+        if taken == self._taken:
+            self._proxy.log("{}: the rest of it does not come", self._what)
+            self._browser.close()
+            self._over()
+            return
+        self._watching = asyncio.get_running_loop().call_later(STALL_SECS, self._watch, self._taken)
 
     def on_connection_close(self) -> None:
         """The browser is gone, and so is its wish."""
@@ -227,10 +251,20 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._over()
 
     def begin_answer(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> Awaitable[None]:
-        return _quietly(self._browser.write_headers(start_line, _passed_on(headers, frozenset())))
+        return self._taking(self._browser.write_headers(start_line, _passed_on(headers, frozenset())))
 
     def continue_answer(self, chunk: bytes) -> Awaitable[None]:
-        return _quietly(self._browser.write(chunk))
+        return self._taking(self._browser.write(chunk))
+
+    async def _taking(self, written: Awaitable[None]) -> None:
+        """The server waits for the browser, but not for ever: it may be a worker that waits."""
+        try:
+            async with asyncio.timeout(STALL_SECS):
+                await _quietly(written)
+        except TimeoutError:
+            self._proxy.log("{}: its answer is not taken", self._what)
+            self._browser.close()
+            self._over()
 
     def end_answer(self) -> None:
         """Only when the request has been read, too: a connection that is closed before may take the answer with it."""
@@ -255,6 +289,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         if self._counted:
             self._counted = False
             self._proxy.under_way -= 1
+            self._proxy.live -= not self._may_keep
         if self._server is not None:
             self._server.close()
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -34,6 +35,9 @@ from .proxy import Proxy, serve, unix
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
 HIGH_WATER = 512 * 1024
+#: Connections to waitress at once: more than the small proxy has under way and keeps, so that none that stalls keeps others out.
+CONNECTIONS = 1024
+DESCRIPTORS = 65_536
 TITLE = "jobscribe server"
 SWITCH_SECS = 0.0005
 
@@ -68,6 +72,7 @@ def child() -> None:
     log, sink = _opened_log(settings)
     try:
         os.umask(0o077)
+        _many_descriptors()
         # the proxy's loop takes turns with the workers: at Python's default it would wait 5 ms for each
         sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
@@ -77,16 +82,22 @@ def child() -> None:
         inner = socket.socket(socket.AF_UNIX)
         inner.bind(path)
         inner.listen(128)
-        server = _waitress(app, settings, inner)
-        threading.Thread(target=server.run, name="waitress", daemon=True).start()
-        asyncio.run(_proxied(settings, start, path, log))
+        asyncio.run(_proxied(settings, start, path, log, _waitress(app, settings, inner)))
     finally:
         sink.close()
 
 
-async def _proxied(settings: Settings, start: Start, path: str, log: Log) -> None:
+async def _proxied(settings: Settings, start: Start, path: str, log: Log, inner: Any) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+
+    def answer() -> None:
+        try:
+            inner.run()
+        finally:  # nothing would be answered any more: the parent starts another front end
+            loop.call_soon_threadsafe(told.set)
+
+    threading.Thread(target=answer, name="waitress", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
@@ -97,6 +108,12 @@ async def _proxied(settings: Settings, start: Start, path: str, log: Log) -> Non
     await told.wait()
     server.stop()
     log("front end stopped")
+
+
+def _many_descriptors() -> None:
+    """As many as may be had: each stream of news takes two, and without one left nobody is answered."""
+    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _parent_is_gone(tell: Callable[[], object]) -> None:
@@ -118,6 +135,8 @@ def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) ->
     return create_server(
         app, sockets=[listening], threads=settings.server.threads, ident=None, outbuf_high_watermark=HIGH_WATER,
         max_request_body_size=settings.limits.upload_bytes + 64 * 1024, clear_untrusted_proxy_headers=True,
+        # with select, its default, one descriptor over 1023 would be its end
+        connection_limit=CONNECTIONS, asyncore_use_poll=True,
     )
 
 

@@ -1,6 +1,5 @@
 """One request on its way through its route: whose it is, what it brings, and what all routes share. Decides nothing."""
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import parse
 from ..runtime.log import Log
 from .counts import Counts
+from .places import Places
 from .simulations import Simulations
 from .upstream import Upstream
 
@@ -26,16 +26,16 @@ Plan = Callable[[str], str | None]
 
 
 class Site:
-    """What the routes of one blueprint share. streams: how many downloads may hold a worker at once."""
+    """What the routes of one blueprint share."""
 
     def __init__(
         self, upstream: Upstream, simulations: Simulations, log: Log, *, user: User, may: May | None, admin: Admin | None,
-        plan: Plan | None, streams: int,
+        plan: Plan | None, places: Places,
     ) -> None:
         self.upstream, self.simulations, self.log = upstream, simulations, log
         self.user, self.may, self.admin, self.plan = user, may, admin, plan
         self.counts = Counts()
-        self.streams = threading.BoundedSemaphore(streams)
+        self.places = places
 
     def close(self) -> None:
         self.upstream.close()

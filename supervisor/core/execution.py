@@ -7,8 +7,11 @@ agent does not know was never received (then it is sent again) or is lost (then 
 
 from typing import assert_never
 
+import msgspec
+
 from ...db.events import AttemptEnded, RunEnded, TaskEnded, TaskStarted
 from ...db.job import Task
+from ...protocol import reports
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import AgentKey, Token
 from ...protocol.messages import Alive, CallReply, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Snapshot
@@ -119,7 +122,7 @@ def _ended(turn: Turn, task: Task, execution: Execution) -> None:
 
 def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
     """Nothing of this execution is left."""
-    token, at = task.token, turn.now.wall
+    token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
     view = turn.world.agent(task.agent_key)
     if task.pid is None and pid is not None:
         # it was so short that its start and its end came in one word
@@ -137,6 +140,15 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
         if run.active:
             turn.record(token.jid, RunEnded(at=at, serial=token.serial, status=status, reason=reason, error=error))
     placement.over(turn, task.agent_key, token)
+
+
+def _writable(turn: Turn, exit_: ExitInfo) -> ExitInfo:
+    """Without a report that is none: NaN in it would be one thing in memory and another in the log."""
+    wrong = None if exit_.report is None else reports.wrong(exit_.report)
+    if wrong is None:
+        return exit_
+    turn.ask(Count("reportRefused", wrong))
+    return msgspec.structs.replace(exit_, report=None)
 
 
 def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:

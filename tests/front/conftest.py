@@ -44,6 +44,7 @@ class Sites:
             for site in self._sites:
                 if site.process is not None:
                     check_books(site)
+                    assert "internal" not in site.ready()["counters"], "the supervisor met what it had not expected"
         finally:
             for site in self._sites:
                 left.update(site.end())
