@@ -93,14 +93,14 @@ class Library:
             raise gone
 
     def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
-        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what is over the limit are not in it.
+        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what nobody could have uploaded are not in it.
 
         Raises Refusal("conflict") where there are too many new files to look at in one go; what was found out is remembered.
         """
         with _as_refusal(), self._opened(uid, simulation_type) as folder:
             if folder is None:
                 return []
-            room = [max(DIGESTED_AT_ONCE, self.limit)]
+            room = [self._most()]
             found = (self._file(folder, name, room) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
             return [f for f in found if f is not None]
 
@@ -108,6 +108,9 @@ class Library:
         self._digests[_identity(info)] = sha256
         while len(self._digests) > DIGESTS_KEPT:
             self._digests.popitem(last=False)
+
+    def _most(self) -> int:
+        return max(DIGESTED_AT_ONCE, self.limit)
 
     def _file(self, folder: int, name: str, room: list[int]) -> dict[str, Any] | None:
         try:
@@ -118,7 +121,7 @@ class Library:
             raise
         try:
             info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or info.st_size > self.limit:
+            if not stat.S_ISREG(info.st_mode) or info.st_size > self._most():
                 return None
             return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info, room), "mtime": info.st_mtime}
         finally:

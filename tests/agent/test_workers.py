@@ -325,7 +325,7 @@ async def test_a_reply_that_is_too_large_is_refused_with_both_sizes(pool: Pool) 
 
 async def test_what_is_printed_goes_to_the_log_and_never_into_the_reply(pool: Pool) -> None:
     assert await pool.value("speak", {"text": "hello\nforged line " + "y" * 20_000}) == 1
-    line = next(row for row in pool.log.text.splitlines() if "printed" in row)
+    line = next(row for row in pool.log.text.splitlines() if " printed " in row)
     assert "hello\\nforged line" in line and len(line) < 10_000 and "20032 bytes" in line
     assert await pool.value("write", {"bytes": 3 << 20}) == "written"
     assert f"printed {3 << 20} bytes" in pool.log.text

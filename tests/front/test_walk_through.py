@@ -5,6 +5,7 @@ The scenes of the second part (a run that waits, one that fails, an agent that d
 
 import hashlib
 import itertools
+import json
 import os
 import shlex
 import shutil
@@ -187,7 +188,13 @@ def test_the_walk_is_as_the_page_says(walk: Walk) -> None:
 
 
 def test_what_is_known_of_it_can_be_read_as_the_page_says(walk: Walk) -> None:
-    _walked(walk).section("Reading it")
+    _read(_walked(walk))
+
+
+def _read(walk: Walk) -> None:
+    record = walk.site.root / "supervisor-job" / f"{walk.jid}.json"
+    # it may lag a second behind, as the page says
+    walk.section("Reading it", lambda: until(lambda: record.exists() and json.loads(record.read_text())["status"] == "completed", "the record is written"))
 
 
 def test_the_journal_has_the_same_lines(walk: Walk) -> None:
@@ -257,14 +264,14 @@ def test_a_frame_that_fails(walk: Walk) -> None:
 
 
 def test_a_page_without_plots(walk: Walk) -> None:
-    walk.section("Reading it")
+    _read(_walked(walk))
 
     def scene() -> None:
         simulation = walk.simulation("Wd3xLq8B", breed="Pug")
         shutil.rmtree(walk.ann.run_dir(simulation))
         assert walk.ann.finished(simulation)["state"] == "completed"
 
-    _walked(walk).section("The page shows nothing", scene)
+    walk.section("The page shows nothing", scene)
 
 
 def test_an_agent_that_dies(walk: Walk) -> None:

@@ -238,3 +238,13 @@ async def test_a_user_uploads_only_so_many_files_at_once(library: Library) -> No
         r.abandon()
     await uploads.close()
     assert [f["name"] for f in await uploads.files(UID, "heat")] == ["f0"]
+
+
+def test_files_of_nothing_but_holes_hold_nobody_up(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "DIGESTED_AT_ONCE", 25_000)
+    put(library, "mine", b"one")
+    for name, size in (("a", 12_000), ("b", 12_000), ("c", 12_000), ("endless", 2**40)):
+        (folder(tmp_path) / name).touch()
+        os.truncate(folder(tmp_path) / name, size)
+    assert "not all known yet" in refused("conflict", library.files, UID, "heat")
+    assert [f["name"] for f in library.files(UID, "heat")] == ["a", "b", "c", "mine"], "each look gets further"

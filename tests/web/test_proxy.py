@@ -464,3 +464,75 @@ def test_another_users_connection_is_told_from_ours(tmp_path: Any) -> None:
     table.write_text("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" + row + "\n")
     assert owner(("127.0.0.1", 50000), ("127.0.0.1", 8000), {4: str(table)}) == 1001
     assert owner(("127.0.0.1", 50001), ("127.0.0.1", 8000), {4: str(table)}) is None
+
+
+def over(stand: Stand) -> None:
+    deadline = time.monotonic() + 10
+    while stand.proxy.under_way and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert stand.proxy.under_way == stand.proxy.live == 0
+
+
+def test_a_request_whose_rest_does_not_come_is_given_up(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "STALL_SECS", 0.2)
+    gone = threading.Event()
+
+    async def until_gone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    stand.front = until_gone
+    with socket.create_connection(("127.0.0.1", stand.port), timeout=20) as s:
+        s.sendall(b"PUT /lib-file/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nsome")
+        assert s.recv(100) == b""
+    assert gone.wait(10)
+    over(stand)
+    stand.front = answering(b"front")
+    assert stand.ask("POST", "/", b"whole")[2] == b"front"
+
+
+def test_an_answer_that_nobody_takes_is_given_up(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "STALL_SECS", 0.3)
+    gone = threading.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
+        try:
+            while True:
+                writer.write(bytes(1 << 20))
+                await writer.drain()
+        except ConnectionError:
+            gone.set()
+
+    stand.front = flood
+    with socket.create_connection(("127.0.0.1", stand.port), timeout=20) as s:
+        s.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert gone.wait(20)
+        over(stand)
+
+
+def test_streams_of_news_take_no_place_of_other_requests(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "MOST", 1)
+    step = threading.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhello")
+        await writer.drain()
+        while not step.is_set():
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    stand.live = stream
+    connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=20)
+    connection.request("GET", "/live")
+    answer = connection.getresponse()
+    assert answer.read1(5) == b"hello"
+    said(stand.ask("GET", "/live"), 429, "tooManyRequests")
+    assert stand.ask("GET", "/")[2] == b"front"
+    step.set()
+    assert answer.read() == b""
+    connection.close()
+    over(stand)
