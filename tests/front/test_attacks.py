@@ -62,7 +62,7 @@ def is_well(victim: Browser) -> None:
     """Somebody else is served as ever."""
     simulation = victim.simulation("heightWeightReport", "myapp")
     assert victim.finished(simulation)["state"] == "completed"
-    assert victim.download(simulation, ".csv").code == 200
+    assert victim.download(simulation, "csv").code == 200
     assert victim.ask("GET", "/lib-files/evil").code == 200
 
 
@@ -152,7 +152,7 @@ def test_another_tab_can_change_nothing_and_read_nothing(site: Site, browser: Br
     simulation = browser.simulation("heightWeightReport", "myapp")
     port = int(site.front.rpartition(":")[2])
     for headers in (
-        {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": f"http://127.0.0.1:{port + 1}"}, {"Origin": f"https://127.0.0.1:{port}"},
+        {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": f"http://127.0.0.1:{port + 1}"}, {"Origin": f"http://localhost:{port}"},
         {"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site"}, {"Content-Type": "text/plain"},
         {"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Type": "multipart/form-data; boundary=application/json"},
     ):
@@ -223,9 +223,8 @@ def test_a_request_id_of_somebody_else_leads_to_ones_own_job(browser: Browser, v
 
 def test_cookies_and_tickets_cannot_be_made(site: Site, browser: Browser, victim: Browser) -> None:
     name, _, value = browser._cookie.partition("=")
-    body, stamp, mac = value.split(".")
-    own = json.loads(base64.urlsafe_b64decode(body + "=="))
-    other = base64.urlsafe_b64encode(json.dumps({**own, "uid": victim.uid}).encode()).decode().rstrip("=")
+    body, stamp, mac = value.rsplit(".", 2)
+    other = base64.urlsafe_b64encode(json.dumps({"uid": victim.uid, "name": "victim", "_permanent": True}).encode()).decode().rstrip("=")
     for forged in (f"{other}.{stamp}.{mac}", f"{other}.{stamp}.", f"{body}.{stamp}.{mac[:-2]}", other, f"{body}.{stamp[::-1]}.{mac}"):
         assert browser.ask("GET", "/who", headers={"Cookie": f"{name}={forged}"}).code == 401, forged
     good = browser.post("/live-ticket")["ticket"]
@@ -379,7 +378,7 @@ def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(site: Site, browser
     secrets = {site.token, browser._cookie.partition("=")[2], ticket} | {f.read_text().strip() for f in (site.root / "secret").iterdir() if f.is_file()}
     shown = {"what the job sees": said}
     for path in (site.place / "up.log", *(p for p in site.root.rglob("*") if p.is_file())):
-        if path.parent.name != "secret" and path.name != "client.json":
+        if path.parent.name != "secret" and path.name != "client.json" and path.stat().st_size < 1 << 24:
             shown[str(path)] = path.read_bytes()
     for pid, line in site.everybody().items():
         shown[f"process {pid}"] = line + Path(f"/proc/{pid}/environ").read_bytes()
