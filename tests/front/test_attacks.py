@@ -348,7 +348,7 @@ def test_data_that_nobody_can_carry_is_refused_at_the_door(site: Site, browser: 
         body = '{"simulationType": "%s", "simulationId": "Bombs001", "report": "%s", "models": {"%s": {"x": %s}}}'
         answer = browser.ask("POST", "/run-simulation", (body % (simulation_type, report, report, value)).encode())
         assert answer.code in (400, 413) and answer.json()["code"] in ("badRequest", "tooDeep", "tooLarge"), answer
-    call = '{"simulationType": "evil", "method": "until", "args": {"file": "/", "x": %s}}' % value
+    call = f'{{"simulationType": "evil", "method": "until", "args": {{"file": "/", "x": {value}}}}}'
     assert browser.ask("POST", "/stateless-compute", call.encode()).code in (400, 413)
 
 
