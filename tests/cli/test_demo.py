@@ -90,14 +90,15 @@ def test_what_is_kept_runs_on(root: Path, tmp_path: Path, how: str) -> None:
 
 
 def test_an_interrupt_cancels_and_stops_all(root: Path, tmp_path: Path) -> None:
-    with subprocess.Popen(command("--keep", "--root", str(root), secs=300.4321), env=environment(tmp_path), stdout=subprocess.PIPE) as process:
+    nap = float(f"300.{os.getpid()}")  # nobody else's, not even an earlier run's
+    with subprocess.Popen(command("--keep", "--root", str(root), secs=nap), env=environment(tmp_path), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         code = process.wait(60)
     assert b"30 % | 300 1.5" in line
     assert code == 143
-    assert [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "300.4321"]] == []
+    assert [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", str(nap)]] == []
     (record,) = (root / "supervisor-job").glob("*-command.json")
     assert json.loads(record.read_text())["status"] == "canceled"
 

@@ -191,7 +191,7 @@ def test_another_users_job_is_answered_as_one_that_is_not_there(site: Site, brow
         answers.append(browser.frame({**heat, "simulationId": simulation["simulationId"]}, animated, 0))
         ticket = browser.post("/live-ticket")["ticket"]
         live = f"GET /live?logs={victim.uid}-{simulation['simulationId']}-heightWeightReport HTTP/1.1"
-        said = raw(site, live, host(site), f"X-Jobscribe-Ticket: {ticket}", "Connection: close").split(b"\r\n\r\n")[1]
+        said = raw(site, live, host(site), f"X-Jobscribe-Ticket: {ticket}", "Connection: close", ends=b"\n\n").split(b"\r\n\r\n")[1]
         return [shown(a, simulation) for a in answers] + [said.replace(simulation["simulationId"].encode(), b"........")]
 
     nowhere = {**theirs, "simulationId": "Nowhere1"}
@@ -232,7 +232,7 @@ def test_cookies_and_tickets_cannot_be_made(site: Site, browser: Browser, victim
     other_uid, for_ever = bare.replace(browser.uid.encode(), victim.uid.encode()), bare[:-8] + b"\x7f" + bytes(7)
     tickets = [base64.urlsafe_b64encode(t).decode() for t in (other_uid, for_ever, bare[32:], bare[::-1])]
     for ticket in (*tickets, "", good + ",", "A" * 50_000, "\xff"):
-        answer = raw(site, "GET /live HTTP/1.1", host(site), f"X-Jobscribe-Ticket: {ticket}", "Connection: close", ends=b"}")
+        answer = raw(site, "GET /live HTTP/1.1", host(site), f"X-Jobscribe-Ticket: {ticket}", "Connection: close", ends=b"\n\n")
         assert answer.split(b" ")[1] == b"401" and b"no ticket of this site" in answer, (ticket[:100], answer[:300])
 
 
