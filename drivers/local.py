@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import aiofiles
 import msgspec
 
 from ..protocol.errors import Refusal
@@ -53,7 +54,7 @@ class LocalDriver:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as e:
             raise Refusal("agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}") from None
-        there = _keeper_of(folder)
+        there = await _keeper_of(folder)
         if there is not None and processes.alive(there["pid"], there["startTicks"]):
             # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
             return {**there, "folder": str(folder)}
@@ -105,10 +106,11 @@ class LocalDriver:
         return self._root / "agent" / str(key)
 
 
-def _keeper_of(folder: Path) -> dict[str, Any] | None:
+async def _keeper_of(folder: Path) -> dict[str, Any] | None:
     """What keeper.json says; None where there is none or it is of another boot."""
     try:
-        said = json.loads((folder / "keeper.json").read_text())
+        async with aiofiles.open(folder / "keeper.json", "rb") as f:
+            said = json.loads(await f.read())
     except (OSError, ValueError):
         return None
     return said if said.get("bootId") == processes.boot_id() else None

@@ -113,7 +113,7 @@ class KeeperGround(Ground):
     async def open(self) -> None:
         self.said: Counter[str] = Counter()
         counters = Counters()
-        self.hub = Hub(self, Log("test", Redactor(), SimpleNamespace(write=lambda line: None)), counters, lambda key: "i" * 32, 1)  # type: ignore[arg-type]
+        self.hub = Hub(self, self, Log("test", Redactor(), SimpleNamespace(write=lambda line: None)), counters, lambda key: "i" * 32, 1)  # type: ignore[arg-type]
         (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.server = tornado.httpserver.HTTPServer(application(self.hub, 10, 10))
         self.server.add_sockets([socket])
