@@ -5,6 +5,7 @@ no secret, its own session.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -67,7 +68,8 @@ class WorkerLink:
         ours.setblocking(False)
         self._socket = ours
         setting = Setting(folder=str(folder), umask=umask, path=env.get("PYTHONPATH"), also=also)
-        ours.send(msgspec.msgpack.encode(setting))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is over already: its end is heard in a moment
+            ours.send(msgspec.msgpack.encode(setting))
         self._loop.add_reader(ours, self._readable)
 
     def send(self, order: Order) -> None:

@@ -3,6 +3,7 @@
 The jobs are the witnesses: each writes that it started, and that it came to its end, into a file of its own.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -54,11 +55,10 @@ class Site:
         """The answer, or None where there was none."""
         try:
             where = json.loads((self.root / "client.json").read_text())
-            connection = http.client.HTTPConnection(where["url"].removeprefix("http://"), timeout=10)
-            connection.request("POST", path, json.dumps(body), {"Authorization": "Bearer " + where["token"]})
-            reply = connection.getresponse()
-            said = json.loads(reply.read())
-            connection.close()
+            with contextlib.closing(http.client.HTTPConnection(where["url"].removeprefix("http://"), timeout=10)) as connection:
+                connection.request("POST", path, json.dumps(body), {"Authorization": "Bearer " + where["token"]})
+                with connection.getresponse() as reply:
+                    said = json.loads(reply.read())
         except (OSError, http.client.HTTPException, ValueError, KeyError):
             return None
         return said if reply.status == 200 else None
