@@ -197,7 +197,7 @@ def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(
         "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "MY_OPTION": "it's $HOME\n\"two\" lines",
         "JOBSCRIBE_TOKEN": token, "JOBSCRIBE_COMPUTE_JID": jid_of(run), "JOBSCRIBE_SERIAL": str(said["computeJobSerial"]),
         "JOBSCRIBE_ATTEMPT": "1", "JOBSCRIBE_TASK_ROLE": "main", "JOBSCRIBE_TASK_INDEX": "0", "JOBSCRIBE_RUN_DIR": said["runDir"],
-        "JOBSCRIBE_TERMINATION_MESSAGE": str(evidence / "termination-message"),
+        "JOBSCRIBE_TERMINATION_MESSAGE": str(evidence / "termination-message"), "JOBSCRIBE_REPORT": str(evidence / "report.jsonl"),
     }
     of_the_shell = {k: found.pop(k) for k in ("PWD", "OLDPWD", "_", "SHLVL") if k in found}
     assert found == wanted
