@@ -18,7 +18,8 @@ from ..apps.app import App, AppError, Frame, Run
 from ..apps.plain import NotPlain, encoded
 from ..protocol.errors import Refusal
 from ..protocol.exits import signal_name
-from ..protocol.messages import Call
+from ..protocol.ids import short_op
+from ..protocol.messages import Call, CallReply, OpError, op_name
 from . import run_files
 
 #: The result of a sequential model, as the job command leaves it in the run directory.
@@ -78,6 +79,23 @@ class Calls:
 
     def _reply(self, call: Call) -> bytes:
         return encoded(_value(self.load(call.simulation_type), call))
+
+
+def line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
+    """What the log says of a call that is over: its form, and what stands in it."""
+    if outcome.sentence or outcome.code is not None:
+        said = f"{outcome.code}: {outcome.sentence}" if outcome.code else outcome.sentence
+    else:
+        said = f"ok bytes={len(outcome.reply)}"
+    form = "opName={} o={} jobCmd={} app={} method={} runDir={} seconds={:.4f} outcome={}"
+    return form, op_name(call), short_op(call.op_id), call.job_cmd, call.simulation_type, call.method or None, call.run_dir, secs, said
+
+
+def message(call: Call, outcome: Outcome) -> CallReply | OpError:
+    """The answer, as it is sent."""
+    if outcome.code is not None:
+        return OpError(op_id=call.op_id, code=outcome.code, error=outcome.sentence)
+    return CallReply(op_id=call.op_id, reply=outcome.reply)
 
 
 def what(call: Call) -> str:

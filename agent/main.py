@@ -22,7 +22,7 @@ from ..protocol.version import VERSION
 from ..runtime import crashpoints, processes
 from ..runtime.log import Direct, Log, log_uncaught
 from ..runtime.outputs import RotatingFile, Stream
-from . import job_input, run_files
+from . import answer, job_input, run_files
 from .evidence import Evidence
 from .job_script import script
 from .keeper_link import KeeperLink
@@ -218,7 +218,8 @@ class _Agent:
                 case StopCall():
                     self._workers.cancel(output.op_id)
                 case Fetch():
-                    self._serve_reader(output.op, self._fetch(output.op))
+                    op = output.op
+                    self._serve_reader(op, self._fetch(op) if isinstance(op, ReadFile) else self._result(op))
                 case Quit():
                     self._log("told to end: {}", output.reason)
                     self._keeper.send({"do": "quit", "stopJobs": output.stop_jobs, "grace": 3.0})
@@ -261,7 +262,7 @@ class _Agent:
 
     # ---- readers
 
-    def _serve_reader(self, op: ReadLog | ReadFile, answering: Coroutine[Any, Any, None]) -> None:
+    def _serve_reader(self, op: ReadLog | ReadFile | Call, answering: Coroutine[Any, Any, None]) -> None:
         if len(self._readers) >= MAX_READERS:
             answering.close()
             self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
@@ -289,6 +290,13 @@ class _Agent:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
             return
         self._link.send(FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns))
+
+    async def _result(self, op: Call) -> None:
+        """Of a sequential run: a file, for which no process has to be made."""
+        began = time.monotonic()
+        outcome = await asyncio.to_thread(answer.stored_result, op)
+        self._log(*answer.line(op, outcome, time.monotonic() - began), op=short_op(op.op_id))
+        self._link.send(answer.message(op, outcome))
 
 
 def _short_run_op(token: str) -> str:

@@ -83,9 +83,9 @@ class StopCall(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Answer this reader from a run directory."""
+    """Answer this reader from a run directory: a piece of a file, or the result that was left there."""
 
-    op: ReadFile
+    op: ReadFile | Call
 
 
 class Quit(msgspec.Struct, frozen=True):
@@ -145,6 +145,8 @@ class Session:
                 return self._snapshot(mono)
             case ReadLog():
                 return [Read(message)]
+            case Call() if message.job_cmd == "sequential_result":
+                return [Fetch(message)]
             case Call():
                 return [StartCall(message)]
             case CancelCall():

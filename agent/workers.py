@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from ..protocol.ids import short_op
-from ..protocol.messages import Call, CallReply, OpError, op_name
+from ..protocol.messages import Call, CallReply, OpError
 from ..runtime.log import Log
-from .answer import Outcome, garbage, stored_result, unanswered, what
+from .answer import Outcome, garbage, line, message, unanswered, what
 from .login_env import LoginEnvironment
 from .worker import News, Order
 from .worker_link import Fork, WorkerLink
@@ -98,9 +98,6 @@ class Workers:
             return
         work = _Work(call, time.monotonic(), self._loop.call_later(call.deadline_secs, self._late, call.op_id))
         self._works[call.op_id] = work
-        if call.job_cmd == "sequential_result":
-            self._loop.create_task(self._read(work)).add_done_callback(self._raised)
-            return
         self._queue.append(work)
         self._advance()
 
@@ -125,17 +122,6 @@ class Workers:
     @property
     def worker_pid(self) -> int | None:
         return None if self._link is None else self._link.pid
-
-    # ---- what needs no process
-
-    async def _read(self, work: _Work) -> None:
-        outcome = await asyncio.to_thread(stored_result, work.call)
-        if work.call.op_id in self._works:
-            self._finish(work, outcome)
-
-    def _raised(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.exception("a result cannot be read", error=error)
 
     # ---- queue and forks
 
@@ -331,27 +317,18 @@ class Workers:
         call = work.call
         work.deadline.cancel()
         self._works.pop(call.op_id, None)
-        if work in self._queue:
+        if work.fork is None:
             self._queue.remove(work)
         self._let_go(work)
-        secs = time.monotonic() - work.since
-        if outcome.sentence or outcome.code is not None:
-            said = f"{outcome.code}: {outcome.sentence}" if outcome.code else outcome.sentence
-        else:
-            said = f"ok bytes={len(outcome.reply)}"
-        op = short_op(call.op_id)
-        line = "opName={} o={} jobCmd={} app={} method={} runDir={} seconds={:.4f} outcome={}"
-        values = op_name(call), op, call.job_cmd, call.simulation_type, call.method or None, call.run_dir, secs, said
+        op, said = short_op(call.op_id), line(call, outcome, time.monotonic() - work.since)
         if outcome.trace:
-            self._log.exception(line, *values, op=op, error=_AppTrace(outcome.trace))
+            self._log.exception(*said, op=op, error=_AppTrace(outcome.trace))
         else:
-            self._log(line, *values, op=op)
+            self._log(*said, op=op)
         if work.printed:
             self._log("o={} printed {} bytes: {}", op, work.printed_bytes, work.printed.decode("utf-8", "replace"), op=op)
-        if outcome.code is not None:
-            self._reply(OpError(op_id=call.op_id, code=outcome.code, error=outcome.sentence))
-        elif outcome is not _CANCELED:
-            self._reply(CallReply(op_id=call.op_id, reply=outcome.reply))
+        if outcome is not _CANCELED:
+            self._reply(message(call, outcome))
 
     def _let_go(self, work: _Work) -> None:
         if work.backstop is not None:

@@ -164,24 +164,6 @@ async def test_each_kind_gets_what_it_needs(pool: Pool) -> None:
     assert await pool.value(cmd="list_run_files") == {"files": ["made.csv"]}
 
 
-async def test_a_result_is_passed_on_byte_for_byte(pool: Pool) -> None:
-    written = b'{"odd":   "spaces\\u00e9", "n": 1e3}\n'
-    (pool.run_dir / "out.json").write_bytes(written)
-    assert (await pool.ask(cmd="sequential_result")).reply == written
-    assert (await pool.ask(cmd="sequential_result", app="removed")).reply == written  # the app is not needed for it
-    code, error = await pool.refusal(cmd="sequential_result", limit=10)
-    assert code == "replyTooLarge" and str(len(written)) in error and "10" in error
-
-
-async def test_a_result_that_is_not_there(pool: Pool) -> None:
-    code, error = await pool.refusal(cmd="sequential_result", run_dir=pool.place / "gone")
-    assert (code, error) == ("notFound", "the run directory is gone")
-    assert (await pool.refusal(cmd="sequential_result"))[0] == "notFound"
-    (pool.run_dir / "out.json").symlink_to("/etc/passwd")
-    code, error = await pool.refusal(cmd="sequential_result")
-    assert code == "notFound" and "link" in error
-
-
 @pytest.mark.parametrize(("cmd", "method", "args", "code", "words"), [
     ("stateless_compute", "nothing", {}, "notFound", "find"),
     ("stateful_compute", "nothing", {}, "notFound", "library"),

@@ -44,7 +44,10 @@ def token_of(key: AgentKey = KEY, serial: int = 1) -> Token:
 
 
 class Ground:
-    """A task driver with two places, everything that was reported, and what is known of executions without asking."""
+    """A task driver with two places, everything that was reported, and what is known of executions without asking.
+
+    tasks and silence (nobody answers any more) are set by who makes the places.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -90,40 +93,44 @@ class Ground:
     async def output(self, token: Token, key: AgentKey = KEY) -> bytes:
         return (await self.tasks.evidence(key, token, "stdout.log", 0, 10_000))[0]
 
+
+class Fake:
+    """Places in memory."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+
     async def open(self) -> None:
-        raise NotImplementedError
+        place = Place()
+        self.ground.tasks = FakeTasks(place, self.ground.report)
+        self.ground.silence = lambda: setattr(place, "silent", True)
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Nothing is held."""
 
 
-class FakeGround(Ground):
-    async def open(self) -> None:
-        self.place = Place()
-        self.tasks = FakeTasks(self.place, self.report)
-        self.silence = lambda: setattr(self.place, "silent", True)
+class Keepers:
+    """Agents of the local driver, connected to a hub. This stands in place of an engine, and of who keeps their progress."""
 
-    async def close(self) -> None:
-        return None
-
-
-class KeeperGround(Ground):
-    """Agents of the local driver, connected to a hub; in place of an engine stands this."""
+    def __init__(self, ground: Ground) -> None:
+        self.ground, self.root = ground, ground.root
+        self.handles: list[dict[str, Any]] = []
 
     async def open(self) -> None:
         self.said: Counter[str] = Counter()
-        counters = Counters()
-        self.hub = Hub(self, self, Log("test", Redactor(), SimpleNamespace(write=lambda line: None)), counters, lambda key: "i" * 32, 1)  # type: ignore[arg-type]
+        log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
+        self.hub = Hub(self, self, log, Counters(), lambda key: "i" * 32, 1)  # type: ignore[arg-type]
         (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.server = tornado.httpserver.HTTPServer(application(self.hub, 10, 10))
         self.server.add_sockets([socket])
         address = self.root / "agents.json"
         address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{socket.getsockname()[1]}/agent", "agentsCa": None}))
         self.driver = LocalDriver(self.root, address, cpu_slots=Capacity())
-        self.tasks = KeeperTasks(lambda key, message: self.hub.send(key, message) and None, {"local": self.driver}, secrets.token_bytes)
-        self.silence = lambda: [connection.close("silence") for connection in list(self.hub.connections.values())] and self.server.stop()
-        self.handles = [await self.driver.start(AgentSpec(key=k, agent_id="i" * 32, token="t" * 32)) for k in (KEY, OTHER)]
-        await self.until(lambda: self.said["snapshots"] >= 2, "both agents are there")
+        self.ground.tasks = KeeperTasks(lambda key, message: self.hub.send(key, message) and None, {"local": self.driver}, secrets.token_bytes)
+        self.ground.silence = lambda: [connection.close("silence") for connection in list(self.hub.connections.values())] and self.server.stop()
+        for key in (KEY, OTHER):
+            self.handles.append(await self.driver.start(AgentSpec(key=key, agent_id="i" * 32, token="t" * 32)))
+        await self.ground.until(lambda: self.said["snapshots"] >= 2, "both agents are there")
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
         return AgentRecord(key=key, token_hashes=(token_hash("t" * 32),))
@@ -133,7 +140,7 @@ class KeeperGround(Ground):
             match input_:
                 case AgentSaid(key=key, message=RunStatusUpdate() | Snapshot() as message):
                     self.said["snapshots"] += isinstance(message, Snapshot)
-                    self.report(key, message)
+                    self.ground.report(key, message)
                 case AgentConnected() | AgentDisconnected():
                     self.said[type(input_).__name__] += 1
 
@@ -145,15 +152,16 @@ class KeeperGround(Ground):
         await self.driver.close()
 
 
-@pytest.fixture(params=[FakeGround, KeeperGround], ids=["fake", "keeper"])
+@pytest.fixture(params=[Fake, Keepers], ids=["fake", "keeper"])
 async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     root = Path(tempfile.mkdtemp(prefix="sys-tasks-", dir="/tmp"))
-    ground: Ground = request.param(root)
+    ground = Ground(root)
+    places = request.param(ground)
     try:
-        await ground.open()
+        await places.open()
         yield ground
     finally:
-        await ground.close()
+        await places.close()
         left = [p.pid for p in processes.table().values() if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
