@@ -69,6 +69,12 @@ def _for_development(app: flask.Flask, source: Source) -> None:
     app.before_request(_this_machine)
 
 
+def development_user(app: flask.Flask, cookie: str) -> str | None:
+    """Whose cookie it is, without a request to the application."""
+    with app.test_request_context(headers={"Cookie": cookie}):
+        return sign_in.user(flask.request)
+
+
 def _this_machine() -> None:
     """A name of somebody else's that leads here would make his pages pages of this site."""
     host = flask.request.host

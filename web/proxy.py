@@ -37,6 +37,8 @@ MOST = 512
 #: A request of which nothing comes, or an answer of which nothing is taken, for so long is given up.
 STALL_SECS = 60.0
 LARGEST_BODY = 16 * 1024 * 1024
+#: Of somebody who is not signed in: the front end's server keeps a whole body before it asks whose it is.
+LARGEST_OF_STRANGERS = 64 * 1024
 #: The supervisor has a limit for uploads, which it says itself.
 LARGEST_UPLOAD = 2**40
 UPLOADS = "/lib-file/"
@@ -55,10 +57,13 @@ Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
-    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each stream."""
+    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each stream.
 
-    def __init__(self, front: Connect, supervisor: Source, log: Log) -> None:
-        self._front, self._supervisor, self.log = front, supervisor, log
+    is_user: with these headers, does the request come from a user who is signed in?
+    """
+
+    def __init__(self, front: Connect, supervisor: Source, is_user: Callable[[HTTPHeaders], bool], log: Log) -> None:
+        self._front, self._supervisor, self.is_user, self.log = front, supervisor, is_user, log
         self.under_way = self.live = 0
         self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
 
@@ -128,7 +133,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         #: has the whole request been read? has the whole answer been written?
         self._heard = self._said = False
         self._taken = 0
-        self._limit = LARGEST_BODY
+        self._limit, self._excess = LARGEST_BODY, "tooLarge"
         self._sends_body = True
         self._reading: asyncio.Task[None] | None = None
         self._what = ""
@@ -140,7 +145,6 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         self._what = f"{start_line.method} {start_line.path.partition('?')[0]}"
         self._may_keep = not is_live(start_line.path)
-        self._limit = LARGEST_UPLOAD if start_line.path.startswith(UPLOADS) else LARGEST_BODY
         # the limits are ours: tornado's own answer would have neither code nor sentence
         self._browser.set_max_body_size(_NO_LIMIT)
         self._browser.set_close_callback(self.on_connection_close)
@@ -182,8 +186,19 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             raise Refusal("tooManyRequests", "too many requests are under way")
         if not start_line.path.isascii():
             raise Refusal("badRequest", "an address is made of ASCII")
-        if declared is not None and int(declared) > self._limit:
-            raise Refusal("tooLarge", f"a request may take {self._limit} bytes")
+        length = int(declared or 0)
+        if "Transfer-Encoding" not in headers and length <= LARGEST_OF_STRANGERS:
+            return
+        if not self._proxy.is_user(headers):
+            self._limit, self._excess = LARGEST_OF_STRANGERS, "unauthenticated"
+        elif start_line.path.startswith(UPLOADS):
+            self._limit = LARGEST_UPLOAD
+        if length > self._limit:
+            raise self._too_large()
+
+    def _too_large(self) -> Refusal:
+        whose = " of somebody who is not signed in" if self._excess == "unauthenticated" else ""
+        return Refusal(self._excess, f"a request{whose} may take {self._limit} bytes")
 
     def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
         sent = _passed_on(headers, _OURS)
@@ -203,7 +218,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         if self._taken > 4 * self._limit:
             self._browser.close()  # it was told, and goes on
         elif self._taken > self._limit and not self._said:
-            self._refuse(Refusal("tooLarge", f"a request may take {self._limit} bytes"))
+            self._refuse(self._too_large())
         elif self._server is not None and self._sends_body and not self._server.stream.closed():
             return _quietly(self._server.write(chunk))
         return None

@@ -29,7 +29,7 @@ from ..service.config import load
 from ..service.log import PkdebugSink, open_log
 from ..service.safety import check_server, read_secret
 from ..service.settings import Settings
-from .application import create_app
+from .application import create_app, development_user
 from .child import Start, bound, url_of
 from .proxy import Proxy, serve, unix
 
@@ -82,12 +82,12 @@ def child() -> None:
         inner = socket.socket(socket.AF_UNIX)
         inner.bind(path)
         inner.listen(128)
-        asyncio.run(_proxied(settings, start, path, log, _waitress(app, settings, inner)))
+        asyncio.run(_proxied(settings, start, path, app, log, _waitress(app, settings, inner)))
     finally:
         sink.close()
 
 
-async def _proxied(settings: Settings, start: Start, path: str, log: Log, inner: Any) -> None:
+async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask, log: Log, inner: Any) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
@@ -101,7 +101,8 @@ async def _proxied(settings: Settings, start: Start, path: str, log: Log, inner:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
-    server = serve(Proxy(unix(path), in_root(settings.root), log), socket.socket(fileno=start.listen))
+    proxy = Proxy(unix(path), in_root(settings.root), lambda headers: development_user(app, headers.get("Cookie", "")) is not None, log)
+    server = serve(proxy, socket.socket(fileno=start.listen))
     log("front end ready root={}", settings.root)
     os.write(start.ready, b"1")
     os.close(start.ready)

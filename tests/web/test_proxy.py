@@ -35,7 +35,7 @@ class Stand:
     def __init__(self) -> None:
         self.front: Handler = answering(b"front")
         self.live: Handler = answering(b"live")
-        self.away = False
+        self.away, self.signed_in = False, True
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -67,7 +67,7 @@ class Stand:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listening.listen(64)
-        self.proxy = Proxy(to_front, supervisor, Log("proxy", Redactor(), Quiet()))
+        self.proxy = Proxy(to_front, supervisor, lambda headers: self.signed_in, Log("proxy", Redactor(), Quiet()))
         self.server = serve(self.proxy, listening)
         return int(listening.getsockname()[1])
 
@@ -421,6 +421,17 @@ def test_too_large_is_said_before_it_is_sent_on(stand: Stand) -> None:
     assert got == {}
     said(stand.ask("POST", "/x", iter([b"x" * (1 << 20)] * ((limit >> 20) + 2)), {"Transfer-Encoding": "chunked"}, encode_chunked=True), 413, "tooLarge")
     assert stand.ask("PUT", "/lib-file/a/b", b"x" * (limit + 1))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/run-simulation", "/lib-file/a/b"])
+def test_of_a_stranger_no_large_body_is_taken_in(stand: Stand, path: str) -> None:
+    got: dict[str, Any] = {}
+    stand.front, stand.signed_in = echo(got), False
+    most = proxy_module.LARGEST_OF_STRANGERS
+    said(stand.ask("PUT", path, b"x" * (most + 1)), 401, "unauthenticated")
+    assert got == {}
+    said(stand.ask("PUT", path, iter([b"x" * most, b"x"]), {"Transfer-Encoding": "chunked"}, encode_chunked=True), 401, "unauthenticated")
+    assert stand.ask("PUT", path, b"x" * most)[0] == 200
 
 
 def test_too_many_at_once_are_told_to_come_back(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:

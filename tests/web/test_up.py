@@ -219,6 +219,22 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
         assert process.wait(15) == 0
 
 
+def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: Site) -> None:
+    """A stranger is told before his body is sent: it would lie on the disk until its end."""
+    host = up.front.removeprefix("http://").rstrip("/")
+    connection = http.client.HTTPConnection(host, timeout=20)
+    connection.putrequest("PUT", "/lib-file/myapp/large.csv")
+    connection.putheader("Content-Length", str(1 << 30))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, json.load(answer)["code"]) == (401, "unauthenticated")
+    connection.close()
+    ann = Person(up, "ann")
+    body = b"x" * (1 << 20)
+    put = ann.session.put(f"{up.front}/lib-file/myapp/large.csv", data=body, headers={"X-Jobscribe": "1"}, timeout=20)
+    assert put.status_code == 200 and put.json()["size"] == len(body), put.text
+
+
 def test_eight_people_at_once_are_all_served(up: Site) -> None:
     done: list[str] = []
 
