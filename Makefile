@@ -23,6 +23,8 @@ demo: venv
 engines:
 	@etc/engines/chromium.sh || true
 	@etc/engines/lammps.sh || true
+	@etc/engines/command.sh curl || true
+	@etc/engines/command.sh jq || true
 
 test: venv engines
 	$(python) -m pytest $(PYTEST_ARGS)

@@ -34,6 +34,10 @@ SECS = 20.0
 ANN, OTHERS = "ann", ("bob", "carl", "dora", "emil")
 REPORT = "heightWeightReport"
 KINDS = {"sh", "sh journal", "text", "log"}
+TOOLS = ("curl", "jq")
+MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the page's commands need {' and '.join(MISSING)}; etc/engines/command.sh installs them")
 
 
 class Walk:

@@ -337,7 +337,8 @@ def test_a_bad_frame_is_refused_by_its_code(name: str) -> None:
         tracemalloc.stop()
     assert e.value.code == code
     assert e.value.close == (code != "unknownOp")
-    assert peak < 64 * len(bad) + 1_000_000, "memory in no proportion to the frame"
+    # a key of four digits, six bytes of a frame, is an object and its place in a dictionary
+    assert peak < 128 * len(bad) + 1_000_000, "memory in no proportion to the frame"
 
 
 def test_the_deepest_allowed_frame_is_not_too_deep() -> None:

@@ -1,6 +1,7 @@
 """The proxy of `up`: both sides as they are, nothing collected, and a sentence when a side is away."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -46,10 +47,12 @@ class Stand:
 
     async def _start(self) -> int:
         async def front(r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
-            await self.front(r, w)
+            with contextlib.closing(w):
+                await self.front(r, w)
 
         async def live(r: asyncio.StreamReader, w: asyncio.StreamWriter) -> None:
-            await self.live(r, w)
+            with contextlib.closing(w):
+                await self.live(r, w)
 
         self.servers = [await asyncio.start_server(front, "127.0.0.1", 0), await asyncio.start_server(live, "127.0.0.1", 0)]
         ports = [s.sockets[0].getsockname()[1] for s in self.servers]
