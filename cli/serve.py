@@ -1,19 +1,31 @@
-"""`jobscribe up`, `supervisor` and `server`: configuration in, processes running, one line when they are ready."""
+"""`jobscribe up`, `supervisor` and `server`: configuration in, processes running, one line when they are ready.
 
+As services they tell systemd what it wants to know, and say by their exit code whether starting them again can help.
+"""
+
+import contextlib
+import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..protocol.errors import Refusal
+from ..protocol.errors import CODES, Refusal
 from .session import command, session
 
 if TYPE_CHECKING:
+    from ..service.notify import Notifier
     from ..service.settings import Settings
     from .front import FrontDoor
+
+#: Exit code of a start that cannot succeed before a person has changed something (EX_CONFIG of sysexits.h).
+NOT_LIKE_THIS = 78
+#: What passes by itself, although the very same request would not be answered otherwise.
+_PASSES = ("rootBusy", "portTaken")
 
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +69,8 @@ def supervisor(port: int | None, ip: str | None, file: str | None, sets: tuple[s
 
     Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
     """
-    _serve({"supervisor.port": port, "supervisor.ip": ip, **assignments(sets)}, file)
+    with _service():
+        _serve({"supervisor.port": port, "supervisor.ip": ip, **assignments(sets)}, file)
 
 
 @command()
@@ -67,11 +80,11 @@ def server(port: int | None, ip: str | None, file: str | None, sets: tuple[str, 
 
     Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
     """
-    from ..web.server import main
+    with _service():
+        from ..web.server import main
 
-    settings = _loaded(_options({"server.port": port, "server.ip": ip, **assignments(sets)}), file)
-    say = _announcer()
-    main(settings, say)
+        settings = _loaded(_options({"server.port": port, "server.ip": ip, **assignments(sets)}), file)
+        main(settings, _announcer(_notifier()))
 
 
 def assignments(sets: tuple[str, ...]) -> dict[str, str]:
@@ -93,22 +106,26 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
 def _loaded(options: dict[str, Any], file: str | None) -> "Settings":
     from ..service.config import load
 
-    return load(options, file=file)
+    settings = load(options, file=file)
+    # what goes wrong from here on is kept in this root, whoever named it
+    session().options.setdefault("root", settings.root)
+    return settings
 
 
 def _serve(options: dict[str, Any], file: str | None) -> None:
     from ..supervisor.app import main
 
-    settings = _loaded(_options(options), file)
-    say = _announcer()
-    main(settings, lambda where: say(where["url"], where["root"]))
+    settings, notifier = _loaded(_options(options), file), _notifier()
+    say = _announcer(notifier)
+    main(settings, lambda where: say(where["url"], where["root"]), notifier=notifier)
 
 
 def _both(settings: "Settings", door: "FrontDoor") -> None:
     """The supervisor in this process, the front end in one beside it."""
     from ..supervisor.app import main
 
-    say = _announcer()
+    notifier = _notifier()
+    say = _announcer(notifier)
     failed = False
 
     def give_up() -> None:
@@ -117,20 +134,47 @@ def _both(settings: "Settings", door: "FrontDoor") -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        main(settings, lambda where: door.start(lambda: say(door.url, where["root"]), give_up), front=door.url)
+        main(settings, lambda where: door.start(lambda: say(door.url, where["root"]), give_up), front=door.url, notifier=notifier)
     finally:
         door.stop()
     if failed:
         raise Refusal("internal", "the front end did not start; the lines above say why ('jobscribe up --no-web' starts without it)")
 
 
-def _announcer() -> Callable[[str, str], None]:
-    """What prints the one line that stands on standard output."""
+@contextlib.contextmanager
+def _service() -> Iterator[None]:
+    """For the commands that a service manager starts: it must be able to tell what a restart may mend from what it cannot."""
+    # a watchdog ends with SIGABRT what does not answer: where it stood is what one wants to know then
+    faulthandler.enable()
+    try:
+        yield
+    except Refusal as e:
+        if CODES[e.code].retry or e.code in _PASSES:
+            raise
+        session().screen.failed(e.body())
+        raise click.exceptions.Exit(NOT_LIKE_THIS) from None
+    except (click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except Exception:
+        # standard error is the log here: whoever looks into it at night should not have to find another file
+        traceback.print_exc()
+        raise
+
+
+def _notifier() -> "Notifier":
+    from ..service.notify import Notifier
+
+    return Notifier()
+
+
+def _announcer(notifier: "Notifier") -> Callable[[str, str], None]:
+    """What prints the one line that stands on standard output, and tells a service manager."""
     ready = _only_for_the_ready_line()
 
     def say(url: str, root: str) -> None:
         with os.fdopen(ready, "w") as out:
             out.write(f"jobscribe ready at {url} root={root}\n")
+        notifier.ready()
 
     return say
 

@@ -61,7 +61,7 @@ def test_agent_and_keeper_only_forward(run: Run, monkeypatch: pytest.MonkeyPatch
 STAND_IN = """
 import os, sys, types
 app = types.ModuleType("jobscribe.supervisor.app")
-def main(settings, announce):
+def main(settings, announce, *, notifier):
     print("a log line", flush=True)
     os.system("echo a line of a child")
     announce({"url": "http://127.0.0.1:%d" % settings.supervisor.port, "root": settings.root, "pid": os.getpid()})
@@ -89,6 +89,27 @@ def test_up_prints_exactly_one_line_when_it_is_ready(tmp_path: Path) -> None:
 
 def test_a_service_is_not_in_development_mode(tmp_path: Path) -> None:
     assert up("supervisor", tmp_path=tmp_path).stderr.splitlines()[-1] == "False 3.0"
+
+
+@pytest.mark.parametrize("command", ["supervisor", "server"])
+def test_a_service_says_by_its_exit_code_that_starting_it_again_does_not_help(command: str, tmp_path: Path) -> None:
+    done = up(command, "--config", "/nowhere.toml", tmp_path=tmp_path)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "/nowhere.toml" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_service_that_breaks_leaves_its_trace_in_its_log_and_in_its_root(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    config = tmp_path / "jobscribe.toml"
+    config.write_text(f'root = "{tmp_path}/r"\n')
+    broken = STAND_IN.replace('    print("a log line", flush=True)\n', '    raise KeyError("broken")\n')
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", broken, "supervisor", "--config", str(config)], env=clean, capture_output=True, text=True, timeout=60, check=False,
+    )
+    assert done.returncode == 125
+    assert done.stderr.count("KeyError: 'broken'") == 1
+    assert "KeyError: 'broken'" in (tmp_path / "r" / "log" / "cli-crash.log").read_text()
 
 
 @pytest.mark.parametrize(("args", "said"), [
