@@ -2,7 +2,7 @@
 
 import argparse
 
-from .main import run_agent
+from .keeping.last_words import last_words
 
 
 def main() -> None:
@@ -10,7 +10,13 @@ def main() -> None:
     parser.add_argument("--root", required=True, help="the supervisor's root, shown in ps")
     parser.add_argument("--keeper-fd", required=True, type=int, help="inherited end of the keeper's socket pair")
     args = parser.parse_args()
-    run_agent(args.keeper_fd, args.root)
+    try:
+        from .main import run_agent  # what is missing here is told to the keeper
+
+        run_agent(args.keeper_fd, args.root)
+    except Exception as error:
+        last_words(args.keeper_fd, error)
+        raise
 
 
 if __name__ == "__main__":

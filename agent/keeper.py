@@ -3,7 +3,8 @@
     python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object, on stdin
 
     {"root", "folder": the agent's own folder, "agent": {given to the agent as it is; holds its token},
-     "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes}}
+     "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes},
+     "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": processes that an execution may have, 0: any number}}
 
 It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on and the next keeper takes
 them over. SIGTERM ends it with everything it keeps. Standard library only, one thread, no network, nothing secret on disk,
@@ -21,13 +22,15 @@ import sys
 import time
 
 from ..runtime import processes
+from .cgroups import AUTO, Cgroups
 from .keeping.agent_seat import AgentSeat
 from .keeping.jobs import Jobs
 from .keeping.kin import Kin
-from .keeping.layout import Layout, write_json
+from .keeping.layout import Layout, read_json, write_json
 from .keeping.loop import Loop
 from .keeping.output_cap import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from .keeping.say import keep_in, say
+from .keeping.shortage import fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +40,9 @@ if TYPE_CHECKING:
 
     Config = dict[str, Any]
     Spawn = Callable[[socket.socket], int]
+    First = Callable[[str | None], None]
 
-BAD_CONFIG, ANOTHER_KEEPER = 2, 3
+BAD_CONFIG, ANOTHER_KEEPER, NO_AGENT, CANNOT_BEGIN = 2, 3, 4, 5
 TITLE = "jobscribe keeper"
 #: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
 _TERM_GRACE = 3.0
@@ -71,32 +75,52 @@ def main() -> int:
     return run(config, lambda sock: _exec_agent(config, sock))
 
 
-def run(config: Config, spawn_agent: Spawn) -> int:
-    """Keep until told to end; returns the exit code. The calling process is the keeper from here on."""
+def run(config: Config, spawn_agent: Spawn, first: First | None = None) -> int:
+    """Keep until told to end; returns the exit code. The calling process is the keeper from here on.
+
+    first: called once, with None when an agent is there, or with the reason why that failed. Then, and without jobs, it ends.
+    """
     _become_keeper()
-    layout = Layout(config["folder"])
-    layout.make()
-    lock = _lock(f"{layout.folder}/keeper.lock")
+    try:
+        layout = Layout(config["folder"])
+        layout.make()
+        lock = _lock(f"{layout.folder}/keeper.lock")
+    except OSError as error:
+        return _cannot_begin(f"its folder cannot be used: {fault(error)[1]}", CANNOT_BEGIN, first)
     if lock is None:
-        say(f"another keeper has {layout.folder}; this one ends")
-        return ANOTHER_KEEPER
+        return _cannot_begin(f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first)
     keep_in(f"{layout.folder}/keeper.log")
     try:
-        return _Keeper(config, layout, spawn_agent).run()
+        return _Keeper(config, layout, spawn_agent, first).run()
+    except OSError as error:
+        return _cannot_begin(f"it cannot begin: {fault(error)[1]}", CANNOT_BEGIN, first)
     finally:
         os.close(lock)
 
 
+def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
+    say(sentence)
+    if first is not None:
+        first(f"its keeper ended with exit code {code}: {sentence}")
+    return code
+
+
 class _Keeper:
-    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn) -> None:
+    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn, first: First | None) -> None:
         cap = config.get("outputCap") or {}
         self._config, self._layout = config, layout
-        self._loop, self._kin = Loop(), Kin()
+        groups = config.get("cgroups") or {}
+        earlier = read_json(f"{layout.folder}/keeper.json") or {}
+        self._cgroups = Cgroups(layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups"))
+        self._loop, self._kin = Loop(), Kin(self._cgroups)
         self._jobs = Jobs(
-            layout, self._loop, self._kin, OutputCap(cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
+            layout, self._loop, self._kin, OutputCap(cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)), self._cgroups,
             lambda what, e: self._seat.tell(what, e),
         )
-        self._seat = AgentSeat(self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known)
+        self._first = first
+        self._seat = AgentSeat(
+            self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known, self._heard_first if first else None,
+        )
         self._ending = False
 
     def run(self) -> int:
@@ -106,18 +130,30 @@ class _Keeper:
         me = os.getpid()
         write_json(f"{self._layout.folder}/keeper.json", {
             "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(), "startedAt": time.time(),
+            "cgroups": self._cgroups.families,
         })
         self._jobs.recover()
         self._seat.start()
         try:
             return self._loop.run()
         finally:
+            self._jobs.owed.settle()
             self._loop.close()
+            self._cgroups.close()
+
+    def _heard_first(self, failed: str | None) -> None:
+        """An agent is there, or none gets that far: who wanted this keeper is told, and a keeper without jobs is of no use then."""
+        assert self._first is not None
+        self._first(failed)
+        if failed is not None:
+            say(failed)
+            if not self._jobs.running:
+                self._loop.stop(NO_AGENT)
 
     def _hello(self) -> dict[str, Any]:
         return {
             "is": "hello", "agent": self._config["agent"], "folder": self._layout.folder, "keeperPid": os.getpid(),
-            "executions": [e.said() for e in self._jobs.known.values()],
+            "cgroups": self._cgroups.state, "executions": [e.said() for e in self._jobs.known.values()],
         }
 
     def _children_changed(self) -> None:

@@ -5,9 +5,11 @@ found again by the lock file of their folder and by pid and start time; they liv
 """
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -39,14 +41,17 @@ class LocalDriver:
     capabilities = Capabilities(tasks="keeper", same_machine=True)
 
     def __init__(self, root: Path, address_file: Path, *, cpu_slots: Capacity, keeper_settings: dict[str, Any] | None = None,
-                 apps: tuple[str, ...] = (), template_log: Any = None) -> None:
-        """apps: those that agents know besides the installed ones, as in the setting `apps.also`."""
+                 apps: tuple[str, ...] = (), template_log: Any = None, descriptors: int | None = None) -> None:
+        """apps: those that agents know besides the installed ones, as in the setting `apps.also`.
+
+        descriptors: the soft limit that agents and jobs start with, where this process has raised its own.
+        """
         self._root = root
         self._apps = apps
         self._address_file = address_file
         self._cpu_slots = cpu_slots
         self._keeper_settings = keeper_settings or {}
-        self._template = _Template(root, template_log)
+        self._template = _Template(root, template_log, descriptors)
 
     async def start(self, spec: AgentSpec) -> Handle:
         folder = self._folder(spec.key)
@@ -167,9 +172,10 @@ def _instead(old: int, new: int) -> int:
 class _Template:
     """The warm process and the conversation with it: one JSON object per packet, answered in any order."""
 
-    def __init__(self, root: Path, log: Any) -> None:
+    def __init__(self, root: Path, log: Any, descriptors: int | None) -> None:
         self._root = root
         self._log = log
+        self._descriptors = descriptors
         self._process: asyncio.subprocess.Process | None = None
         self._socket: socket.socket | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -198,8 +204,18 @@ class _Template:
         finally:
             self._answers.pop(number, None)
         if "error" in said:
-            raise Refusal("agentUnavailable", said["error"])
+            raise Refusal("agentUnavailable", said["error"] + (await self._how_it_ended() if said.get("lost") else ""))
         return said
+
+    async def _how_it_ended(self) -> str:
+        """What the template's exit adds to the news that it is gone. Its own words are on this process's stderr."""
+        try:
+            code = await asyncio.wait_for(self._process.wait(), _CLOSE_SECS) if self._process is not None else None
+        except TimeoutError:
+            return " its link, but not itself"
+        if code is None:
+            return ""
+        return f" by signal {-code}" if code < 0 else f" with exit code {code}; its reason stands on the supervisor's stderr"
 
     async def _ensure(self) -> None:
         if self._process is not None and self._process.returncode is None and self._socket is not None:
@@ -216,6 +232,10 @@ class _Template:
             raise Refusal("agentUnavailable", f"the template process cannot be started: {e}") from None
         finally:
             theirs.close()
+        if self._descriptors is not None:
+            with contextlib.suppress(ProcessLookupError):  # it will be seen that it ended
+                most = resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE)[1]
+                resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._descriptors, most))
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._readable, ours)
 
@@ -241,7 +261,7 @@ class _Template:
             self._socket = None
         for future in self._answers.values():
             if not future.done():
-                future.set_result({"error": "the template process ended"})
+                future.set_result({"error": "the template process ended", "lost": True})
 
     async def close(self) -> None:
         if self._socket is not None:

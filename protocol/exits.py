@@ -14,6 +14,19 @@ Instant = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 Span = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
+#: What is said where `out_of_memory` is true, whatever the exit.
+OUT_OF_MEMORY = "memory ran out, and the kernel killed a process of it"
+#: Why a start can fail that is no fault of the job, and what to do about it.
+FAULTS = {
+    "noProcesses": "wait until other jobs have ended, or raise the limit of processes (ulimit -u, TasksMax= of the unit)",
+    "noDescriptors": "raise the limit of descriptors (ulimit -n, LimitNOFILE= of the unit), then submit it again",
+    "noMemory": "run fewer jobs at once, or give the machine more memory, then submit it again",
+    "noShell": "install a shell as /bin/sh on the machine of the agent",
+    "diskFull": "free the disk that is named, then submit it again",
+    "notWritable": "make what is named writable for the user the agent runs as, then submit it again",
+}
+
+
 class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """code 0..255 or None; signal 1..64 or None; at most one of the two is set. Times are unix seconds, sizes bytes."""
 
@@ -25,6 +38,10 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     stop_reason: str | None = None
     #: why there is no exit, or why it never started
     detail: str | None = None
+    #: what a start failed for want of, in a word; see FAULTS
+    fault: str | None = None
+    #: did the kernel kill a process of it for want of memory? None: that cannot be known here (or an older version wrote this)
+    out_of_memory: bool | None = None
     started_at: Instant | None = None
     ended_at: Instant | None = None
     user_secs: Span | None = None
@@ -55,11 +72,12 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """One line for a person."""
         if self.source == "start":
             return f"could not be started: {self.detail}"
+        memory = f"; {OUT_OF_MEMORY}" if self.out_of_memory else ""
         if self.source == "lost":
-            return f"its end is not known: {self.detail}"
+            return f"its end is not known: {self.detail}{memory}"
         if self.signal is not None:
-            return f"ended by signal {self.signal} ({signal_name(self.signal)})" + (", core dumped" if self.core_dumped else "")
-        return f"exit code {self.code}"
+            return f"ended by signal {self.signal} ({signal_name(self.signal)})" + (", core dumped" if self.core_dumped else "") + memory
+        return f"exit code {self.code}{memory}"
 
 
 def signal_name(number: int) -> str:

@@ -19,7 +19,7 @@ ACTIVE: Final = frozenset({PENDING, RUNNING})
 StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown"]
 
 #: Why a run ended as it did; `None` when its own exit says it all.
-EndReason = Literal["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "startFailed", "agentStartFailed"]
+EndReason = Literal["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "shutdown", "startFailed", "agentStartFailed"]
 
 #: What a pending or stopping run is doing now.
 QueueState = Literal["agent", "op_slot", "run_dir", "cpu_slot", "starting", "stopping"]

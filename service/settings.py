@@ -90,6 +90,15 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeeperSettings:
+    cgroups: Literal["auto", "v1", "v2", "off"] = _is(
+        "auto", one_of("auto", "v1", "v2", "off"),
+        "kernel control groups of jobs: their processes are found by them (auto: where they may be made)",
+    )
+    job_pids: int | None = _is(None, or_none(count), "one job may have so many processes and threads, where a pids cgroup can be made")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PurgeSettings:
     after_secs: float | None = _is(None, or_none(positive_seconds), "run directories are removed so long after their run (none: never)")
     every_secs: float = _is(3600.0, positive_seconds, "how often is looked for such runs")
@@ -111,6 +120,7 @@ class Settings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     log: LogSettings = field(default_factory=LogSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
+    keeper: KeeperSettings = field(default_factory=KeeperSettings)
     apps: AppSettings = field(default_factory=AppSettings)
     purge: PurgeSettings = field(default_factory=PurgeSettings)
     #: where the values came from, by name; what is not in it is a default
@@ -155,7 +165,7 @@ def _settings() -> dict[str, Setting]:
 
 GROUPS: dict[str, type[Any]] = {
     "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "limits": LimitSettings, "log": LogSettings,
-    "output": OutputSettings, "apps": AppSettings, "purge": PurgeSettings,
+    "output": OutputSettings, "keeper": KeeperSettings, "apps": AppSettings, "purge": PurgeSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

@@ -23,20 +23,27 @@ if TYPE_CHECKING:
 
 #: Pause before the next start: it doubles with every agent that did not live long.
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
+#: An agent that neither spoke nor lived this long did not really start; after so many of these there is no hope.
+_NO_LIFE_SECS, _TRIES = 1.0, 3
 #: An agent that closed its end of the socket has this long to end by itself (seconds).
 _LAST_WORDS_SECS = 2.0
 
 
 class AgentSeat:
-    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads a session of its own."""
+    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads a session of its own.
+
+    first: called once, with None as soon as an agent is there, or with the reason why none gets that far.
+    """
 
     def __init__(self, loop: Loop, kin: Kin, spawn: Callable[[socket.socket], int], hello: Callable[[], dict[str, Any]],
-                 on_message: Callable[[dict[str, Any]], None], known: dict[str, Execution]) -> None:
+                 on_message: Callable[[dict[str, Any]], None], known: dict[str, Execution],
+                 first: Callable[[str | None], None] | None = None) -> None:
         self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = loop, kin, spawn, hello, on_message, known
         self._channel: Channel | None = None
         self._behind: dict[str, None] = {}
         self._pause = _FIRST_PAUSE
         self._since = 0.0
+        self._first, self._failures, self._words = first, 0, ""
         #: set when the keeper is to end: there is no next agent, and this is called when there is none left
         self._when_gone: Callable[[], None] | None = None
 
@@ -52,13 +59,17 @@ class AgentSeat:
             say(f"the agent cannot be started: {error.strerror}")
             ours.close()
             self._again()
+            self._never_there(f"its agent cannot be started: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
             return
         finally:
             theirs.close()
         self._kin.agent_pid, self._since = pid, time.monotonic()
         self._behind.clear()
-        self._channel = Channel(ours, self._loop, self._on_message, self._lost, self._catch_up)
+        self._words = ""
+        self._channel = Channel(ours, self._loop, self._heard, self._lost, self._catch_up)
         self._channel.send(self._hello())
+        if self._first is not None:
+            self._loop.at("agent there", time.monotonic() + _NO_LIFE_SECS, self._there)
 
     def tell(self, what: str, e: Execution) -> None:
         """Report one execution. While the agent does not read, only the names that changed are kept, not the messages."""
@@ -68,6 +79,29 @@ class AgentSeat:
             self._behind[e.name] = None
         else:
             self._channel.send({"is": what, **e.said()})
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        match message.get("do"):
+            case "failed":  # its last words
+                self._words = str(message.get("why"))[:2000]
+            case "here":
+                self._there()
+            case _:
+                self._there()
+                self._on_message(message)
+
+    def _there(self) -> None:
+        self._loop.cancel("agent there")
+        first, self._first = self._first, None
+        if first is not None:
+            first(None)
+
+    def _never_there(self, sentence: str) -> None:
+        self._loop.cancel("agent there")
+        self._failures += 1
+        if self._failures >= _TRIES and self._first is not None:
+            first, self._first = self._first, None
+            first(sentence)
 
     def end(self, grace: float, when_gone: Callable[[], None]) -> None:
         """End the agent for good: it reads what there is to read and then the end; a signal follows only if that is not enough."""
@@ -104,8 +138,10 @@ class AgentSeat:
             self._when_gone()
             return
         code = os.waitstatus_to_exitcode(status)
-        say(f"the agent, pid {pid}, ended " + (f"by signal {-code}" if code < 0 else f"with exit code {code}"))
+        ended = (f"by signal {-code}" if code < 0 else f"with exit code {code}") + (f": {self._words}" if self._words else "")
+        say(f"the agent, pid {pid}, ended {ended}")
         self._again()
+        self._never_there(f"its agent ended as soon as it was started, {ended}")
 
     def _again(self) -> None:
         lived = time.monotonic() - self._since

@@ -14,23 +14,29 @@ import time
 from ...runtime import crashpoints, processes
 from . import verdict
 from .launch import close_lock
-from .layout import EXIT, STOP, try_write_json
+from .layout import EXIT, STOP
 from .say import say
+from .shortage import counted, died_killed, out_of_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ...runtime.processes import Process
+    from ..cgroups import Cgroup, Cgroups
     from .execution import Execution
     from .kin import Kin
     from .loop import Loop
+    from .owed import Owed
     from .output_cap import OutputCap
 
 assert resource  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
 
 #: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
+#: A cgroup that cannot be taken away is tried again after this long at most.
+_SELDOM_SECS = 60.0
 #: Rounds of killing adopted children without a pause, for those that fork as fast as they are killed.
 _QUICK_ROUNDS = 50
 #: After so many looks it is said that something does not die.
@@ -40,8 +46,10 @@ _SAY_AFTER = 50
 class Ending:
     """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each."""
 
-    def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, running: dict[str, Execution], finished: Callable[[Execution], None]) -> None:
-        self._loop, self._kin, self._cap, self._running, self._finished = loop, kin, cap, running, finished
+    def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups, owed: Owed, running: dict[str, Execution],
+                 finished: Callable[[Execution], None]) -> None:
+        self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
+        self._running, self._finished = running, finished
 
     def children_changed(self) -> None:
         """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
@@ -51,7 +59,7 @@ class Ending:
                 e.main_over = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         self.look()
         for e in [e for e in self._running.values() if e.main_over and e.own]:
-            if not self._has_orphans(e):
+            if not self._has_orphans(e) and not _peopled(e):
                 self._finish(e)
             elif not self._loop.has_timer(("step", e.name)):
                 self.step(e)
@@ -71,7 +79,8 @@ class Ending:
             e.stop_reason = e.stop_reason or reason
             e.kill_at = now + grace
             # before the first signal, so that an exit can always be told from its cause
-            try_write_json(f"{e.folder}/{STOP}", {"reason": e.stop_reason, "grace": grace, "at": time.time()})
+            self._owed.write(f"{e.folder}/{STOP}", {"reason": e.stop_reason, "grace": grace, "at": time.time()})
+            crashpoints.reached("keeper.stopping")
         e.kill_at = min(e.kill_at, now + grace)
         self.step(e)
 
@@ -121,6 +130,8 @@ class Ending:
     def _kill(self, e: Execution, left: list[Process]) -> None:
         if e.main_over:
             e.survivors.update((p.pid, p.ticks) for p in left)
+        if e.cgroup is not None:
+            e.cgroup.kill()
         if e.own:
             # the whole group at once: nothing in it can fork away
             os.killpg(_pid(e), signal.SIGKILL)
@@ -157,6 +168,32 @@ class Ending:
         """Is it the last one running? Then what belongs to nobody is its, or one's that is over already."""
         return len(self._running) == 1 and e.name in self._running
 
+    def clear(self, cgroup: Cgroup, pause: float = _TERM_PAUSE) -> None:
+        """End what an earlier life left in it, if anything, and take it away; try again ever more seldom."""
+        if cgroup.name in self._running:
+            return
+        if not cgroup.remove():
+            left = cgroup.pids()
+            if left:
+                say(f"{len(left)} processes were left in the cgroup of {cgroup.name}, which is over: killed")
+                cgroup.kill()
+            longer = min(2 * pause, _SELDOM_SECS)
+            self._loop.at(("cgroup", cgroup.name), time.monotonic() + pause, lambda: self.clear(cgroup, longer))
+
+    def _leave(self, e: Execution) -> None:
+        """Its cgroup is taken away; where a process is still on its way out, a little later."""
+        cgroup, e.cgroup = e.cgroup, None
+        if cgroup is not None and not cgroup.remove():
+            self._loop.at(("cgroup", cgroup.name), time.monotonic() + _TERM_PAUSE, lambda: self.clear(cgroup))
+
+    def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> bool | None:
+        now = counted(None)
+        if e.counted is not None and now["machine"] is not None and now["machine"] == e.counted.get("machine"):
+            return False  # nobody's process on the whole machine was killed for that: the usual case costs one read
+        own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
+        after = now if own is not None else counted(self._cgroups.around)
+        return out_of_memory(e.counted, after, own, killed=died_killed(exit_, by_us=e.killing))
+
     def _finish(self, e: Execution) -> None:
         """Nothing of it is left."""
         if e.own:
@@ -170,18 +207,24 @@ class Ending:
                 exit_ = {"source": "keeper", "startedAt": e.started_at, "signal": int(signal.SIGKILL)}
         crashpoints.reached("keeper.reaped")
         self._cap.apply(e, last=True)
+        exit_["outOfMemory"] = self._out_of_memory(e, exit_)
         exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
             say(f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed")
-        try_write_json(f"{e.folder}/{EXIT}", exit_)
+        self._owed.write(f"{e.folder}/{EXIT}", exit_)
         crashpoints.reached("keeper.ended")
         e.over(exit_)
         close_lock(e)
+        self._leave(e)
         del self._running[e.name]
         self._kin.forget(e.name)
         for kind in ("step", "limit"):
             self._loop.cancel((kind, e.name))
         self._finished(e)
+
+
+def _peopled(e: Execution) -> bool:
+    return e.cgroup is not None and bool(e.cgroup.pids())
 
 
 def _pid(e: Execution) -> int:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import resource
     from typing import Any
 
+    from ..cgroups import Cgroup
+
 
 class Execution:
     """One execution of one task, from its start order (or from what was found of it) until the agent forgets it.
@@ -22,9 +24,9 @@ class Execution:
     """
 
     __slots__ = (
-        "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd", "main_over", "main_status", "name",
-        "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sizes", "started_at", "started_mono", "stop_reason", "survivors",
-        "terminated", "ticks", "token",
+        "cgroup", "counted", "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd", "main_over",
+        "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sizes", "started_at", "started_mono",
+        "stop_reason", "survivors", "terminated", "ticks", "token",
     )
 
     def __init__(self, name: str, token: str, folder: str) -> None:
@@ -39,6 +41,10 @@ class Execution:
         self.elapsed: float | None = None
         self.exit: dict[str, Any] | None = None
         self.own = True
+        #: its cgroup, where it has one
+        self.cgroup: Cgroup | None = None
+        #: the counters of kills for want of memory around it when it started (see `shortage`)
+        self.counted: dict[str, Any] | None = None
         self.lock_fd = self.pidfd = -1
         self.main_over = False
         #: what wait4 said of the main process, where this keeper is its parent

@@ -6,12 +6,13 @@ import os
 import selectors
 import time
 
-from ...runtime import processes
+from ...runtime import crashpoints, processes
 from . import verdict
 from .ending import Ending
 from .execution import Execution
 from .launch import Launcher, StartFailed
-from .layout import EXIT, Layout, is_name, try_write_json
+from .layout import EXIT, Layout, is_name
+from .owed import Owed
 from .recovery import recovered, stop_grace
 from .say import say
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..cgroups import Cgroups
     from .kin import Kin
     from .loop import Loop
     from .output_cap import OutputCap
@@ -36,13 +38,15 @@ class Jobs:
     `tell("started" or "ended", execution)` is called for every change and for every order that changes nothing.
     """
 
-    def __init__(self, layout: Layout, loop: Loop, kin: Kin, cap: OutputCap, tell: Callable[[str, Execution], None]) -> None:
-        self._layout, self._loop, self._cap, self._tell = layout, loop, cap, tell
+    def __init__(self, layout: Layout, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups,
+                 tell: Callable[[str, Execution], None]) -> None:
+        self._layout, self._loop, self._cap, self._cgroups, self._tell = layout, loop, cap, cgroups, tell
         self._boot_id = processes.boot_id()
-        self._launcher = Launcher(layout, self._boot_id)
+        self.owed = Owed(loop)
+        self._launcher = Launcher(layout, self._boot_id, cgroups, self.owed)
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
-        self.ending = Ending(loop, kin, cap, self.running, self._finished)
+        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished)
         self._refused: dict[str, None] = {}
         #: set when the keeper is to end: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
@@ -60,7 +64,7 @@ class Jobs:
             self._accept(e, order)
             self._launcher.start(e, order)
         except StartFailed as error:
-            self._never(e, str(error), consumed=error.consumed)
+            self._never(e, str(error), consumed=error.consumed, fault=error.fault)
             return
         self._add(e)
         self._tell("started", e)
@@ -89,6 +93,7 @@ class Jobs:
             e = self.known.get(name)
             if e is not None and e.ended:
                 self._layout.strike(name)
+                crashpoints.reached("keeper.struck")
                 del self.known[name]
 
     def stop_all(self, reason: str, grace: float) -> None:
@@ -102,6 +107,8 @@ class Jobs:
                 self._take_over(name, token)
             else:  # that keeper ended before it took the token: nothing was started
                 self._layout.strike(name)
+        for cgroup in self._cgroups.left():
+            self.ending.clear(cgroup)
 
     # ---- inside
 
@@ -136,11 +143,11 @@ class Jobs:
         e.run_dir, e.limit = run_dir, limit
         e.grace = e.grace if grace is None else float(grace)
 
-    def _never(self, e: Execution, detail: str, *, consumed: bool) -> None:
+    def _never(self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None) -> None:
         """It did not start, and will not."""
-        exit_ = verdict.never(detail, e.stop_reason)
+        exit_ = verdict.never(detail, e.stop_reason, fault)
         if consumed:
-            try_write_json(f"{e.folder}/{EXIT}", exit_)
+            self.owed.write(f"{e.folder}/{EXIT}", exit_)
         else:
             self._refused[e.name] = None
             if len(self._refused) > _REFUSED_KEPT:
@@ -150,11 +157,13 @@ class Jobs:
         self._tell("ended", e)
 
     def _take_over(self, name: str, token: str) -> Execution:
-        e = recovered(name, token, self._layout.evidence(name), self._boot_id)
+        e = recovered(name, token, self._layout.evidence(name), self._boot_id, self._cgroups)
         self.known[name] = e
         if e.ended:
             if not os.path.exists(f"{e.folder}/{EXIT}") and e.exit is not None:
-                try_write_json(f"{e.folder}/{EXIT}", e.exit)
+                self.owed.write(f"{e.folder}/{EXIT}", e.exit)
+            if e.cgroup is not None:
+                self.ending.clear(e.cgroup)
             return e
         say(f"{e.token} was started by an earlier keeper; " + ("its main process is over" if e.main_over else f"it runs, pid {e.pid}"))
         if not e.main_over:

@@ -2,7 +2,8 @@
 
 The keeper is a subreaper: whatever a job leaves behind becomes the keeper's child, or hangs below one that did. So once the
 main process of its own child is over, everything that is left of a job is found below the adopted children. Whose they are
-is told by environment mark, session, held lock, by a parent that was known, or because only one job can have made them.
+is told by cgroup, where jobs have one; else by environment mark, session, held lock, by a parent that was known, or because
+only one job can have made them.
 What an earlier keeper started was adopted by somebody else; it is looked for in the whole process table.
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ...runtime.processes import Process
+    from ..cgroups import Cgroups
     from .execution import Execution
 
 
@@ -32,7 +34,8 @@ AGENT = "/agent"
 class Kin:
     """`adopted`: the keeper's adopted children by pid, each with its start time and the execution's name (None: nobody knows)."""
 
-    def __init__(self) -> None:
+    def __init__(self, cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
         self.adopted: dict[int, tuple[int, str | None]] = {}
         #: the agent's pid, and session, for as long as it runs
         self.agent_pid: int | None = None
@@ -74,6 +77,9 @@ class Kin:
         return done
 
     def _owner(self, p: Process, live: Collection[Execution]) -> str | None:
+        by_cgroup = self._cgroups.name_of(p.pid)
+        if by_cgroup is not None:  # the kernel says so
+            return by_cgroup
         by_lineage = self._lineage.get(p.pid)
         if by_lineage is not None and by_lineage[0] == p.ticks:
             return by_lineage[1]
@@ -126,6 +132,8 @@ class Kin:
             roots += self.orphans(e.name) + (self.orphans(None) if with_unknown else [])
         else:
             roots = [p.pid for p in _anywhere(e, found)]
+        if e.cgroup is not None:
+            roots += e.cgroup.pids()
         family = [found[pid] for pid in processes.with_descendants(roots, found) if not found[pid].over]
         for p in family:
             self._lineage[p.pid] = (p.ticks, e.name)

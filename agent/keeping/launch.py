@@ -14,12 +14,17 @@ import time
 
 from ...runtime import crashpoints, processes
 from .execution import Execution
-from .layout import INPUT, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, try_write_json, write
+from .layout import INPUT, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, write
 from .say import say
+from .shortage import counted, fault
+from .spawning import NotInside, spawned, spawned_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..cgroups import Cgroup, Cgroups
+    from .owed import Owed
 
 SHELL = "/bin/sh"
 #: What the script finds open besides 0, 1 and 2: the command's stderr (its own stderr goes to the file `signal`).
@@ -31,19 +36,20 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class StartFailed(Exception):
-    """The sentence says why. `consumed`: does evidence lie there that keeps the token from being used again?"""
+    """The sentence says why, `fault` in a word. `consumed`: does evidence lie there that keeps the token from being used again?"""
 
-    def __init__(self, sentence: str, *, consumed: bool) -> None:
+    def __init__(self, sentence: str, *, consumed: bool, fault: str | None = None) -> None:
         super().__init__(sentence)
-        self.consumed = consumed
+        self.consumed, self.fault = consumed, fault
 
 
 class Launcher:
     """Made once; knows which signals this process ignores, because a child would inherit that."""
 
-    def __init__(self, layout: Layout, boot_id: str) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, boot_id: str, cgroups: Cgroups, owed: Owed) -> None:
+        self._layout, self._cgroups, self._owed = layout, cgroups, owed
         self._boot_id = boot_id
+        self._said: set[str] = set()
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._ignored = [s for s in catchable if signal.getsignal(s) is signal.SIG_IGN]
 
@@ -55,19 +61,25 @@ class Launcher:
         except OSError as error:
             if not isinstance(error, FileExistsError):  # that one is somebody's whose entry must stay
                 self._layout.strike(e.name)
-            raise StartFailed(f"its evidence cannot be written: {_sentence(error)}", consumed=False) from None
+            word, sentence = fault(error)
+            raise StartFailed(f"its evidence cannot be written: {sentence}", consumed=False, fault=word) from None
 
     def start(self, e: Execution, order: dict[str, Any]) -> None:
         """Consume the token and start the process. Raises StartFailed; then nothing runs."""
         self.consume(e)
         crashpoints.reached("keeper.consumed")
+        spawning = False
         try:
             self._prepare(e, order)
-            self._spawn(e)
+            spawning = True
+            self._spawn(e, order["script"])
             crashpoints.reached("keeper.spawned")
         except (OSError, ValueError) as error:  # ValueError: text that no file name or script can hold
             close_lock(e)
-            raise StartFailed(_sentence(error) if isinstance(error, OSError) else str(error), consumed=True) from None
+            if e.cgroup is not None:
+                e.cgroup.remove()
+            word, sentence = fault(error, spawning=spawning) if isinstance(error, OSError) else (None, str(error))
+            raise StartFailed(sentence, consumed=True, fault=word) from None
         self.note(e)
         crashpoints.reached("keeper.noted")
 
@@ -75,16 +87,19 @@ class Launcher:
         """Write down who its main process is. A failure costs the next keeper a search."""
         said = {
             "token": e.token, "pid": e.pid, "startTicks": e.ticks, "startedAt": e.started_at, "startedMono": e.started_mono,
-            "bootId": self._boot_id, "limit": e.limit, "grace": e.grace, "runDir": e.run_dir,
+            "bootId": self._boot_id, "limit": e.limit, "grace": e.grace, "runDir": e.run_dir, "counted": e.counted,
+            "cgroup": None if e.cgroup is None else e.cgroup.said(),
         }
-        try_write_json(f"{e.folder}/{START}", said)
+        self._owed.write(f"{e.folder}/{START}", said)
 
     def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
-        script: str = order["script"]
-        write(f"{e.folder}/{SCRIPT}", script.encode("utf-8", "surrogateescape"), 0o700)
+        e.cgroup = self._cgroup(e.name)
+        moves_in = e.cgroup is not None and not self._inside(e.cgroup)
+        _write_script(e, order["script"], moves_in=moves_in)
         if order.get("input") is not None:
             write(f"{e.folder}/{INPUT}", order["input"].encode())
             write(f"{e.folder}/{REPORT}", b"")  # who waits for reports has something to look at
+            crashpoints.reached("keeper.given")
         e.lock_fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert e.run_dir is not None
@@ -93,19 +108,50 @@ class Launcher:
             raise PermissionError(13, "the run directory is not writable", e.run_dir)
         _link(e)
 
-    def _spawn(self, e: Execution) -> None:
+    def _cgroup(self, name: str) -> Cgroup | None:
+        try:
+            return self._cgroups.make(name)
+        except OSError as error:
+            self._once("made", f"no cgroup can be made for {name}: {error.strerror}; jobs start without, and are found by other means")
+            return None
+
+    def _inside(self, cgroup: Cgroup) -> bool:
+        return cgroup.version == 2 and self._cgroups.born_inside
+
+    def _spawn(self, e: Execution, text: str) -> None:
         folder = e.folder
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, f"{folder}/{STDOUT}", _APPEND, 0o600),
-            (os.POSIX_SPAWN_OPEN, 2, f"{folder}/{SIGNAL}", _APPEND, 0o600),
-            (os.POSIX_SPAWN_OPEN, STDERR_FD, f"{folder}/{STDERR}", _APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, e.lock_fd, LOCK_FD),
+        opened = [
+            (0, "/dev/null", os.O_RDONLY, 0), (1, f"{folder}/{STDOUT}", _APPEND, 0o600),
+            (2, f"{folder}/{SIGNAL}", _APPEND, 0o600),
+            (STDERR_FD, f"{folder}/{STDERR}", _APPEND, 0o600),
         ]
-        script = f"{folder}/{SCRIPT}"
+        how = (SHELL, ["sh", f"{folder}/{SCRIPT}"], e.mark(), opened, e.lock_fd, LOCK_FD, self._ignored)
+        counts_itself = e.cgroup is not None and e.cgroup.memory is not None
+        e.counted = counted(None if counts_itself else self._cgroups.around)
         wall, mono = time.time(), time.monotonic()
-        pid = os.posix_spawn(SHELL, ["sh", script], e.mark(), file_actions=actions, setsid=True, setsigmask=(), setsigdef=self._ignored)
+        pid = 0
+        if e.cgroup is not None and self._inside(e.cgroup):
+            try:
+                pid = spawned_inside(e.cgroup.folder, *how)
+            except NotInside as error:
+                self._cgroups.born_inside = False
+                self._once("inside", f"no process can be made inside a cgroup ({error}); each one moves itself in")
+                _write_script(e, text, moves_in=True)
+        pid = pid or spawned(*how)
         e.began(pid, processes.start_ticks(pid), wall, mono)
+
+    def _once(self, what: str, sentence: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            say(sentence)
+
+
+def _write_script(e: Execution, text: str, *, moves_in: bool) -> None:
+    """moves_in: its first act is to move itself into its cgroup."""
+    first, newline, rest = text.partition("\n")
+    if moves_in and e.cgroup is not None:
+        text = first + newline + e.cgroup.entry() + rest if first.startswith("#!") else e.cgroup.entry() + text
+    write(f"{e.folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
 
 
 def close_lock(e: Execution) -> None:
@@ -130,9 +176,4 @@ def _link(e: Execution) -> None:
                 os.symlink(e.folder, temporary)
                 os.rename(temporary, f"{own}/{name}")
     except OSError as error:
-        say(f"the run directory of {e.token} does not link to its evidence: {_sentence(error)}")
-
-
-def _sentence(error: OSError) -> str:
-    """What happened to which file, for a person."""
-    return f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error)
+        say(f"the run directory of {e.token} does not link to its evidence: {fault(error)[1]}")

@@ -16,7 +16,6 @@ import stat
 
 from ...protocol import reports
 from ...runtime.filesystems import write_atomically
-from .say import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,14 +83,6 @@ def write(path: str, data: bytes, mode: int = 0o600) -> None:
 
 def write_json(path: str, value: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(value).encode())
-
-
-def try_write_json(path: str, value: dict[str, Any]) -> None:
-    """For what the work can do without: a failure is said, and that is all."""
-    try:
-        write_json(path, value)
-    except OSError as error:
-        say(f"{path} cannot be written: {error.strerror}")
 
 
 def read(path: str, limit: int = 1 << 20) -> bytes | None:

@@ -6,6 +6,7 @@ A keeper that is short of descriptors or memory must still tell the end of its j
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import signal
 import socket
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 
 _AGAIN_SECS = 0.2
+#: What goes wrong in the same way again and again is said the first time and then every so many times.
+_SAY_EVERY = 300
+#: So many different failures are told apart.
+_FAILURES_KEPT = 100
 
 
 class Loop:
@@ -29,6 +34,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._timers: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._signals: dict[int, Callable[[], None]] = {}
+        self._failures: dict[str, int] = {}
         self._over: int | None = None
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -96,9 +102,19 @@ class Loop:
         try:
             callback(*args)
         except Exception as error:
-            say("".join(traceback.format_exception(error)))
+            with contextlib.suppress(Exception):  # it may have been memory
+                self._complain(error)
             return False
         return True
+
+    def _complain(self, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        times = self._failures.get(text, 0)
+        if times == 0 and len(self._failures) >= _FAILURES_KEPT:
+            self._failures.clear()
+        self._failures[text] = times + 1
+        if times % _SAY_EVERY == 0:
+            say(text if times == 0 else f"this for the {times + 1}th time: {text}")
 
     def _run_timers(self) -> None:
         now = time.monotonic()

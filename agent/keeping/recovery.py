@@ -20,11 +20,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ...runtime.processes import Process
+    from ..cgroups import Cgroups
+
 #: How long a locked execution without a known process is searched for: a child between fork and exec shows no mark yet.
 _SEARCH_SECS = 0.5
 
 
-def recovered(name: str, token: str, folder: str, boot_id: str) -> Execution:
+def recovered(name: str, token: str, folder: str, boot_id: str, cgroups: Cgroups) -> Execution:
     """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with perhaps something left."""
     e = Execution(name, token, folder)
     e.own = False
@@ -34,13 +37,16 @@ def recovered(name: str, token: str, folder: str, boot_id: str) -> Execution:
         e.stop_reason = str(stop.get("reason"))
     if start is not None:
         _take_over(e, start)
+    e.cgroup = cgroups.found(name, (start or {}).get("cgroup"))
+    if e.cgroup is not None:
+        e.cgroup.thaw()
     final = read_json(f"{folder}/{EXIT}")
     if final is not None:
         end(e, final)
     elif start is None:
         _search(e)
     elif start.get("bootId") != boot_id:
-        e.main_over = True
+        e.main_over, e.started_mono = True, None  # that clock counted from the start of another boot
         end(e, verdict.with_evidence(e, verdict.from_evidence(e, verdict.RESTARTED), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
@@ -64,15 +70,16 @@ def _take_over(e: Execution, start: dict[str, Any]) -> None:
     e.pid, e.ticks = start.get("pid"), start.get("startTicks")
     e.started_at, e.started_mono = start.get("startedAt"), start.get("startedMono")
     e.limit, e.grace, e.run_dir = start.get("limit"), start.get("grace", e.grace), start.get("runDir")
+    e.counted = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 
 def _search(e: Execution) -> None:
     """The keeper ended between taking the token and noting the process."""
     until = time.monotonic() + _SEARCH_SECS
-    found = marked(e, processes.table().values())
+    found = _seen(e)
     while not found and _locked(e) and time.monotonic() < until:
         time.sleep(0.01)
-        found = marked(e, processes.table().values())
+        found = _seen(e)
     main = next((p for p in found if p.session == p.pid and _runs_script(p.pid, e)), None)
     if main is not None:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - main.ticks / os.sysconf("SC_CLK_TCK")
@@ -81,6 +88,14 @@ def _search(e: Execution) -> None:
     e.main_over = True
     if not found and not os.path.exists(f"{e.folder}/{STDERR}"):  # the last thing that is made before the script runs
         end(e, verdict.never(verdict.NEVER_SPAWNED, e.stop_reason))
+
+
+def _seen(e: Execution) -> list[Process]:
+    """What carries its mark, and what is in its cgroup."""
+    there = processes.table()
+    found = {p.pid: p for p in marked(e, there.values())}
+    inside = e.cgroup.pids() if e.cgroup is not None else []
+    return list((found | {pid: there[pid] for pid in inside if pid in there and not there[pid].over}).values())
 
 
 def _runs_script(pid: int, e: Execution) -> bool:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from ...runtime.outputs import RotatingFile
+from ...runtime.outputs import RotatingFile, takes
 
 _FILE_BYTES, _FILES = 1024 * 1024, 2
 _file: RotatingFile | None = None
@@ -26,7 +26,8 @@ def say(sentence: str) -> None:
     stamp = time.strftime("%b %d %H:%M:%S", time.gmtime())
     where = f"agent/keeping/{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}"
     line = f"{stamp} {os.getpid():5d}     0 {where} {ascii(sentence)[1:-1]}\n"
-    with contextlib.suppress(OSError):  # a full disk or a reader that went away must not stop the work
-        os.write(2, line.encode())
+    with contextlib.suppress(OSError):  # a full disk, or a reader that went away or hangs, must not stop the work
+        if takes(2):
+            os.write(2, line.encode())
     if _file is not None:
         _file.put(line)

@@ -58,14 +58,14 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
     return {"source": "lost", "startedAt": e.started_at, "detail": otherwise}
 
 
-def never(detail: str, stop_reason: str | None = None) -> dict[str, Any]:
-    """The end of an execution that never began."""
-    return {"source": "start", "detail": detail, "stopReason": stop_reason, "endedAt": time.time()}
+def never(detail: str, stop_reason: str | None = None, fault: str | None = None) -> dict[str, Any]:
+    """The end of an execution that never began. fault: what was missing, in a word."""
+    return {"source": "start", "detail": detail, "stopReason": stop_reason, "endedAt": time.time(), "fault": fault}
 
 
 def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> dict[str, Any]:
     """Add what only can be said when nothing of it runs any more."""
-    out = {"endedAt": time.time()} | exit_ | {
+    out = {"endedAt": _ended_at(e)} | exit_ | {
         "stopReason": e.stop_reason, "survivorsKilled": len(e.survivors), "stdoutBytes": e.sizes.get(STDOUT),
         "stderrBytes": e.sizes.get(STDERR), "droppedBytes": dropped_bytes,
     }
@@ -78,6 +78,13 @@ def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> di
     if out.get("code") != 0:
         out["lastLines"] = last_lines(f"{e.folder}/{STDERR}") or last_lines(f"{e.folder}/{STDOUT}")
     return out
+
+
+def _ended_at(e: Execution) -> float:
+    """By the wall clock as it was at the start: between the two lies how long it took, though the clock was set meanwhile."""
+    if e.started_at is None or e.started_mono is None:
+        return time.time()
+    return e.started_at + max(0.0, time.monotonic() - e.started_mono)
 
 
 def _written(e: Execution) -> int | None:

@@ -47,6 +47,9 @@ class Keeper:
 
     def __init__(self, place: Path, uid: int, **config: Any) -> None:
         self.place, self.uid = place, uid
+        #: a command that becomes the keeper, e.g. somewhere else
+        self.through: tuple[str, ...] = tuple(config.pop("through", ()))
+        self.env: dict[str, str] = dict(config.pop("env", {}))
         self.folder = place / "agent"
         self.config = {"root": str(place), "folder": str(self.folder), "agent": {"token": "s3cret-of-the-agent"}, **config}
         self.process: subprocess.Popen[bytes]
@@ -71,8 +74,8 @@ class Keeper:
         self._listener.settimeout(10)
         log = (self.place / "keeper.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, str(_HARNESS), str(self.uid), str(path)], stdin=subprocess.PIPE, stdout=log, stderr=log,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_PATH), "PYTHONDONTWRITEBYTECODE": "1"},
+            [*self.through, sys.executable, str(_HARNESS), str(self.uid), str(path)], stdin=subprocess.PIPE, stdout=log, stderr=log,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_PATH), "PYTHONDONTWRITEBYTECODE": "1"} | self.env,
         )
         log.close()
         assert self.process.stdin is not None
@@ -110,6 +113,9 @@ class Keeper:
                 self.process.wait()
         self.agent.close()
         self._listener.close()
+        with contextlib.suppress(OSError):  # one that was killed took nothing away
+            for family in json.loads((self.folder / "keeper.json").read_text())["cgroups"]:
+                os.rmdir(family)
         left = self.naps()
         for p in left:
             p.kill()

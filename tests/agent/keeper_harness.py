@@ -13,6 +13,7 @@ import socket
 import sys
 
 from jobscribe.agent import keeper
+from jobscribe.agent.keeping import spawning
 from jobscribe.runtime import processes
 
 
@@ -24,19 +25,22 @@ def main() -> int:
         os.setgid(uid)
         os.setuid(uid)
         processes.set_dumpable(True)  # as it is for a user who never was anybody else
-    _starve_on_sigusr1()
+    _starve_on(signal.SIGUSR1, resource.RLIMIT_NOFILE, 12)
+    _starve_on(signal.SIGUSR2, resource.RLIMIT_NPROC, 1)
+    if "JOBSCRIBE_TEST_NO_CLONE3" in os.environ:
+        spawning._SYS_CLONE3 = 100_000  # no call of any kernel
     return keeper.run(config, lambda sock: _spawn(sock, path))
 
 
-def _starve_on_sigusr1() -> None:
-    """Let the test take away, and give back, the keeper's descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _starve_on(number: int, what: int, little: int) -> None:
+    """Let the test take away, and give back, the keeper's descriptors or processes."""
+    soft, hard = resource.getrlimit(what)
 
     def toggle(*_: object) -> None:
-        starving = resource.getrlimit(resource.RLIMIT_NOFILE)[0] != soft
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft if starving else 12, hard))
+        starving = resource.getrlimit(what)[0] != soft
+        resource.setrlimit(what, (soft if starving else little, hard))
 
-    signal.signal(signal.SIGUSR1, toggle)
+    signal.signal(number, toggle)
 
 
 def _spawn(sock: socket.socket, path: str) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from jobscribe.agent.cgroups import Cgroups
 from jobscribe.agent.keeping.agent_seat import AgentSeat
 from jobscribe.agent.keeping.execution import Execution
 from jobscribe.agent.keeping.kin import Kin
@@ -49,7 +50,7 @@ def agent() -> Iterator[Deaf]:
 
 def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(loop: Loop, agent: Deaf) -> None:
     known: dict[str, Execution] = {}
-    seat = AgentSeat(loop, Kin(), agent.spawn, lambda: {"is": "hello"}, lambda _: None, known)
+    seat = AgentSeat(loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, known)
     seat.start()
     for n in range(3000):
         e = known[f"e{n}"] = Execution(f"e{n}", "token", "/nowhere")

@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+from jobscribe.agent.cgroups import Cgroups
 from jobscribe.agent.keeping.execution import Execution
 from jobscribe.agent.keeping.kin import Kin
 from jobscribe.runtime import processes
@@ -17,7 +18,7 @@ def test_what_a_buried_child_left_is_met_in_the_same_look(monkeypatch: pytest.Mo
         # the list is read while the parent still has it; its orphan becomes a child a moment later
         lists = iter([[over], [left.pid]])
         monkeypatch.setattr(processes, "children", lambda: next(lists, [left.pid]))
-        kin = Kin()
+        kin = Kin(Cgroups(".", "off"))
         e = Execution("e", "token", "/nowhere")
         e.pid = 2**22 + 1
         kin.look(set(), [e])

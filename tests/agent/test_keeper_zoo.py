@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,8 +133,9 @@ def test_the_time_limit_is_kept(keeper: Keeper) -> None:
     assert keeper.run("exit 0", limit=60).stop_reason is None
 
 
-def test_what_belongs_to_nobody_lives_until_the_last_job_ends(keeper: Keeper) -> None:
-    """Two jobs run, so nobody can tell whose this orphan is: it has shed environment, session, lock and parent."""
+def test_what_belongs_to_nobody_lives_until_the_last_job_ends(new_keeper: Callable[..., Keeper]) -> None:
+    """Two jobs run, and there are no cgroups, so nobody can tell whose this orphan is: it has shed environment, session, lock and parent."""
+    keeper = new_keeper(cgroups={"use": "off"})
     other = keeper.started("sleep NAP; exit 0")
     shed = keeper.launch("( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' & ); sleep 0.2; exit 0")
     assert keeper.end_of(shed).ok

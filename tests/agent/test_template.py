@@ -1,5 +1,6 @@
 """The warm template forks keepers that live on their own, and an interpreter started for one does the same."""
 
+import errno
 import itertools
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import jobscribe
 import psutil
 import pytest
+from jobscribe.agent import template as template_module
 from jobscribe.runtime import processes
 
 from .conftest import until
@@ -34,6 +36,7 @@ def run_agent(keeper_fd, root):
         said = {"pid": os.getpid(), "ppid": os.getppid(), "sid": os.getsid(0), "root": root, "hello": json.loads(line),
                 "open": sorted(os.readlink("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + n)),
                 "environ": dict(os.environ)}
+        keeper.sendall(b'{"do": "here"}\\n')
         seen.write(json.dumps(said) + "\\n")
         seen.flush()
         while keeper.recv(65536):
@@ -145,10 +148,67 @@ def test_an_agent_inherits_nothing_but_its_end_of_the_link(template: Template) -
 def test_the_same_folder_twice_has_one_keeper(template: Template) -> None:
     first = template.keeper()
     until(lambda: (template.root / f"folder{first['id']}" / "keeper.json").exists())
-    second = template.keeper(folder=str(template.root / f"folder{first['id']}"))
-    until(lambda: not processes.alive(second["pid"], second["startTicks"]))
+    folder = template.root / f"folder{first['id']}"
+    second = template.keeper(folder=str(folder))
+    assert second["error"] == f"its keeper ended with exit code 3: another keeper has {folder}; this one ends"
     assert processes.alive(first["pid"], first["startTicks"])
-    until(lambda: processes.find(second["pid"]) is None)  # the template leaves no zombies
+    until(lambda: [p.pid for p in psutil.Process(template.process.pid).children()] == [first["pid"]])  # the template leaves no zombies
+
+
+# ---- what never gets as far as an agent is told in its own words, at once
+
+
+def _broken(package: str, module: str, text: str) -> None:
+    path = Path(package) / "jobscribe" / "agent" / module
+    path.unlink()
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("import no_such_module_of_anybody", "exit code 1: ModuleNotFoundError: No module named 'no_such_module_of_anybody'"),
+    ("def run_agent(fd, root):\n    raise OSError(28, 'No space left on device', root)", "exit code 1: OSError: [Errno 28] No space left on device"),
+    ("import os\ndef run_agent(fd, root):\n    os.kill(os.getpid(), 9)", "by signal 9"),
+    ("def run_agent(fd, root):\n    raise SystemExit(7)", "exit code 7"),
+])
+def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(root: Path, package: str, text: str, words: str) -> None:
+    _broken(package, "main.py", text)
+    template = Template(root, package)
+    began = time.monotonic()
+    answer = template.keeper()
+    assert "pid" not in answer and answer["error"].startswith("its agent ended as soon as it was started, ") and words in answer["error"]
+    assert time.monotonic() - began < 5 * 2
+    keeper = json.loads((root / f"folder{answer['id']}" / "keeper.json").read_text())
+    until(lambda: processes.find(keeper["pid"]) is None)  # nothing is left, not even a zombie
+    template.close()
+
+
+def test_a_keeper_that_is_killed_before_it_has_an_agent_is_told(root: Path, package: str) -> None:
+    _broken(package, "keeper.py", "TITLE = 'jobscribe keeper'\ndef run(config, spawn, first):\n    import os\n    os.kill(os.getpid(), 9)")
+    template = Template(root, package)
+    assert "its keeper ended by signal 9" in template.keeper()["error"]
+    template.close()
+    for folder in root.glob("folder*"):
+        shutil.rmtree(folder)
+
+
+def test_a_keeper_that_cannot_use_its_folder_says_so(template: Template) -> None:
+    (template.root / "a file").touch()
+    answer = template.keeper(folder=str(template.root / "a file" / "below"))
+    assert answer["error"].startswith("its keeper ended with exit code 5: its folder cannot be used: Not a directory")
+
+
+def test_no_process_left_is_told_by_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real limit would bind the tests' own user as well, so the call fails here as it does at one."""
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+    packet = json.dumps({"id": 7, "keeper": {"folder": "/nowhere", "agent": {}}}).encode()
+    before = len(os.listdir("/proc/self/fd"))
+    answer = template_module._answered(packet, "/", {}, select.poll())
+    assert answer is not None and answer["id"] == 7
+    assert answer["error"].startswith("no keeper can be forked: no further process can be made")
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_keepers_outlive_the_template(root: Path, package: str) -> None:

@@ -1,4 +1,4 @@
-"""Jobs a second through a keeper, next to what the machine can do at all: `python tests/bench/keeper_bench.py [jobs]`.
+"""Jobs a second through a keeper, with cgroups and without (where none may be made, all are the same), next to what the machine can do at all: `python tests/bench/keeper_bench.py [jobs]`.
 
 Both run `/bin/true`, two at a time. The floors: posix_spawn of it alone, and of the `sh` with it that a job consists of.
 """
@@ -25,12 +25,13 @@ def main() -> int:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     alone = jobs / _spawned(jobs, lambda: ("/bin/true", ["true"]))
     with_shell = jobs / _spawned(jobs, lambda: ("/bin/sh", ["sh", "-c", "( exec /bin/true ); exit $?"]))
-    secs, cpu, rss = _through_keeper(jobs)
     print(f"{jobs} x /bin/true, {AT_ONCE} at a time")
-    print(f"  posix_spawn alone        {alone:8.0f} a second")
-    print(f"  posix_spawn of sh + it   {with_shell:8.0f} a second")
-    print(f"  through the keeper       {jobs / secs:8.0f} a second  ({jobs / secs / with_shell:.2f} of sh + it)")
-    print(f"  the keeper itself        {1000 * cpu / jobs:8.2f} ms of CPU a job, {rss / 1024:.1f} MiB at the end")
+    print(f"  posix_spawn alone           {alone:8.0f} a second")
+    print(f"  posix_spawn of sh + it      {with_shell:8.0f} a second")
+    for use in ("off", "v1", "v2"):
+        secs, cpu, rss = _through_keeper(jobs, use)
+        print(f"  through the keeper, cgroups {use:3}: {jobs / secs:5.0f} a second  ({jobs / secs / with_shell:.2f} of sh + it),"
+              f" {1000 * cpu / jobs:.2f} ms of its CPU a job, {rss / 1024:.1f} MiB at the end")
     return 0
 
 
@@ -49,7 +50,7 @@ def _spawned(jobs: int, program: Callable[[], tuple[str, list[str]]]) -> float:
     return time.perf_counter() - begin
 
 
-def _through_keeper(jobs: int) -> tuple[float, float, int]:
+def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
     """(seconds, CPU seconds of the keeper without its children, its resident KiB at the end)."""
     with tempfile.TemporaryDirectory(prefix="keeper-bench-") as place:
         ours, theirs = socket.socketpair()
@@ -57,7 +58,7 @@ def _through_keeper(jobs: int) -> tuple[float, float, int]:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            keeper.run({"root": place, "folder": f"{place}/agent", "agent": {}}, lambda sock: _relay(sock, theirs))
+            keeper.run({"root": place, "folder": f"{place}/agent", "agent": {}, "cgroups": {"use": cgroups}}, lambda sock: _relay(sock, theirs))
             usage = resource.getrusage(resource.RUSAGE_SELF)
             os.write(report_to, json.dumps([usage.ru_utime + usage.ru_stime, _resident()]).encode())
             os._exit(0)

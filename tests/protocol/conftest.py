@@ -13,7 +13,8 @@ OP_ID = "j2FXq1" + "a" * 26
 EXIT = ExitInfo(
     code=None, signal=9, core_dumped=True, source="keeper", stop_reason="cancel", detail="a detail", started_at=1_700_000_000.5,
     ended_at=1_700_000_002.25, user_secs=0.5, system_secs=0.25, max_rss_bytes=4096, survivors_killed=2, termination_message="bye",
-    last_lines="last\nlines", stdout_bytes=10, stderr_bytes=11, dropped_bytes=12,
+    last_lines="last\nlines", stdout_bytes=10, stderr_bytes=11, dropped_bytes=12, out_of_memory=True,
+    fault="noProcesses",
 )
 EXECUTION = m.Execution(
     token=TOKEN, state="ended", op_id=OP_ID, pid=4711, start_ticks=123_456_789, started_at=1_700_000_000.5, elapsed_secs=1.75, exit=EXIT

@@ -9,7 +9,7 @@ const TONES = { pending: "wait", running: "go", completed: "good", error: "bad" 
 
 const ENDS = {
   timeLimit: "it was stopped at its time limit", queueLimit: "it waited longer than it was allowed to",
-  lost: "nobody knows what became of it",
+  lost: "nobody knows what became of it", shutdown: "the machine that it ran on was shut down",
   startFailed: "it could not be started", agentStartFailed: "the agent that should have run it could not be started",
 };
 const GONE = {

@@ -1,0 +1,107 @@
+"""Making the shell of an execution: by posix_spawn, or right inside a cgroup of version 2.
+
+What is made inside one is never outside it, not even for its first instruction, and nothing has to be moved: that would take
+a lock of the whole machine. No C library offers it everywhere, so the kernel is called by number, and the child does by hand
+what posix_spawn does: between here and `execve` there is nothing but that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    #: (number, path, flags, mode): what is open in the child
+    Opened = tuple[int, str, int, int]
+
+_SYS_CLONE3 = 435  # the same on every machine
+_CLONE_VFORK, _CLONE_INTO_CGROUP = 0x4000, 0x2_0000_0000
+_ARGUMENTS = struct.Struct("11Q")
+_FAILED = 127
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc["syscall"]
+_syscall.restype = ctypes.c_long
+_syscall.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_size_t]
+
+
+class NotInside(Exception):
+    """This kernel, or who guards it, makes no process inside a cgroup; nothing was made."""
+
+
+def spawned(program: str, arguments: list[str], environment: Mapping[bytes, bytes], opened: Sequence[Opened], lock_fd: int, lock_as: int,
+            ignored: Sequence[int]) -> int:
+    """The pid of a new session's leader with these files and default signals. Raises OSError."""
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, *file) for file in opened]
+    actions.append((os.POSIX_SPAWN_DUP2, lock_fd, lock_as))
+    return os.posix_spawn(program, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=ignored)
+
+
+def spawned_inside(cgroup: str, program: str, arguments: list[str], environment: Mapping[bytes, bytes], opened: Sequence[Opened],
+                   lock_fd: int, lock_as: int, ignored: Sequence[int]) -> int:
+    """The same, born in this cgroup's folder. Raises OSError as `spawned` does, and NotInside."""
+    folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    failed, fails = os.pipe2(os.O_CLOEXEC)
+    # a signal between here and execve would run the keeper's handlers in the child
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = _cloned(folder)
+        if pid == 0:
+            _become(fails, program, arguments, environment, opened, lock_fd, lock_as, ignored)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(fails)
+        fails = -1
+        said = os.read(failed, 16)
+        if said:
+            os.waitpid(pid, 0)
+            raise OSError(int(said), os.strerror(int(said)), program)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for fd in (folder, failed, fails):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _cloned(folder: int) -> int:
+    arguments = _ARGUMENTS.pack(_CLONE_VFORK | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, folder)
+    pid = int(_syscall(_SYS_CLONE3, arguments, len(arguments)))
+    if pid >= 0:
+        return pid
+    number = ctypes.get_errno()
+    error = OSError(number, os.strerror(number))
+    if isinstance(error, BlockingIOError) or number == 12:  # no processes or no memory left: moving in would not help
+        raise error
+    raise NotInside(error.strerror)
+
+
+def _become(fails: int, program: str, arguments: list[str], environment: Mapping[bytes, bytes], opened: Sequence[Opened],
+            lock_fd: int, lock_as: int, ignored: Sequence[int]) -> None:
+    """In the child. Never returns."""
+    try:
+        os.setsid()
+        for fd, path, flags, mode in opened:
+            there = os.open(path, flags, mode)
+            if there != fd:
+                os.dup2(there, fd)
+                os.close(there)
+            else:
+                os.set_inheritable(fd, True)
+        os.dup2(lock_fd, lock_as)
+        signal.set_wakeup_fd(-1)
+        for number in (*ignored, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execve(program, arguments, environment)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.write(fails, str(error.errno or 5).encode())
+    finally:
+        os._exit(_FAILED)
