@@ -4,10 +4,8 @@ Knows nothing of jobs. Where the supervisor listens is read afresh before each t
 """
 
 import asyncio
-import json
 import random
 import ssl
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,27 +16,37 @@ import tornado.iostream
 import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
+from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.messages import Alive
 from ..runtime.log import Log
+from .backoff import LONGEST, LONGEST_REFUSED, Backoff, Outcome
+from .outbox import Outbox
 
-#: Pauses between tries, seconds; jittered by half, so that a thousand agents do not come at once.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+#: A try to dial takes at most so long, however slowly the other end answers.
+DIAL_SECS = 10.0
 #: One of so many failures is logged: this may go on for hours.
 SAY_EVERY = 60
-MAX_WAITING = 20_000
+#: Answers of a supervisor that does not let us in.
+REFUSALS = (401, 403)
 
 
-class Address(msgspec.Struct, frozen=True):
-    """Where to dial. `ca`: PEM file of the pinned authority, for wss."""
+class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
+    """Where to dial. `ca`: PEM file of the pinned authority, for wss. The others: how often each end asks whether the other is there."""
 
     url: str
     ca: str | None = None
+    ping_secs: float = msgspec.field(default=20.0, name="pingSecs")
+    ping_timeout_secs: float = msgspec.field(default=10.0, name="pingTimeoutSecs")
 
 
 def read_address(path: Path) -> Address:
-    """The supervisor's agents listener, as it wrote it down. Raises OSError or ValueError."""
-    data = json.loads(path.read_text())
-    return Address(url=data["agentsUrl"], ca=data.get("agentsCa"))
+    """The supervisor's agents listener, as it wrote it down. Raises OSError or ValueError, whatever the file holds."""
+    address = msgspec.json.decode(path.read_bytes(), type=Address)
+    if not address.url.startswith(("ws://", "wss://")):
+        raise ValueError(f"no address of a listener: {address.url[:100]!r}")
+    if not 0 < address.ping_timeout_secs <= address.ping_secs:
+        raise ValueError(f"no pace of pings: {address.ping_timeout_secs:g} within {address.ping_secs:g} s")
+    return address
 
 
 class Link:
@@ -47,74 +55,107 @@ class Link:
     def __init__(
         self, address_file: Path, key: str, token: str, alive: Alive, log: Log, *,
         on_up: Callable[[], None], on_message: Callable[[Any], None], on_down: Callable[[], None],
-        ping_secs: float = 20.0, ping_timeout_secs: float = 10.0,
     ) -> None:
         self._file, self._key, self._token, self._alive, self._log = address_file, key, token, alive, log
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
-        self._ping = (ping_secs, min(ping_timeout_secs, ping_secs))
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
-        self._waiting: deque[Any] = deque()
-        self._wake = asyncio.Event()
+        self._outbox = Outbox()
 
     def send(self, message: Any) -> None:
         """Queue for the live connection; without one it is dropped. A queue that overflows ends the connection: a snapshot is cheaper."""
         if self._socket is None:
             return
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.clear()
+        if not self._outbox.put(message):
+            self._outbox.clear()
             self._socket.close(1000, "its queue is full")
-            return
-        self._waiting.append(message)
-        self._wake.set()
+
+    async def room(self) -> None:
+        """Returns when a large answer would not wait behind many others: whoever makes one waits for this first."""
+        await self._outbox.room()
 
     async def run(self) -> None:
         """Dial and serve, for ever."""
-        pause, failures = FIRST_PAUSE, 0
+        backoff, loop = Backoff(), asyncio.get_running_loop()
         while True:
             try:
-                await self._serve(await self._dial())
-                pause, failures = FIRST_PAUSE, 0
-            except (OSError, ValueError, KeyError, tornado.httpclient.HTTPError, tornado.websocket.WebSocketError,
+                socket, pace = await self._dial()
+            except (OSError, ValueError, tornado.httpclient.HTTPError, tornado.websocket.WebSocketError,
                     tornado.iostream.StreamClosedError) as e:
-                if failures % SAY_EVERY == 0:
-                    self._log("cannot reach the supervisor: {}; trying again every {:g} s and less", _brief(e), LONGEST_PAUSE)
-                failures += 1
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(LONGEST_PAUSE, pause * 2)
+                self._say_failure(backoff, e)
+                pause = backoff.failed(_outcome(e), random.random())
+            else:
+                begun = loop.time()
+                await self._serve(socket, pace)
+                pause = backoff.ended(loop.time() - begun, random.random())
+            await asyncio.sleep(pause)
 
-    async def _dial(self) -> tornado.websocket.WebSocketClientConnection:
+    def _say_failure(self, backoff: Backoff, e: Exception) -> None:
+        if backoff.failures % SAY_EVERY == 0:
+            longest = LONGEST_REFUSED if _outcome(e) == "refused" else LONGEST
+            self._log("cannot reach the supervisor: {}; trying again every {:g} s and less", _brief(e), longest)
+
+    async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, Pace]:
         address = read_address(self._file)
         tls = None
         if address.url.startswith("wss:"):
             tls = ssl.create_default_context(cafile=address.ca)
         request = tornado.httpclient.HTTPRequest(
             address.url, headers={"Authorization": "Bearer " + self._token, "X-Jobscribe-Agent": self._key},
-            connect_timeout=10, request_timeout=10, ssl_options=tls,
+            connect_timeout=DIAL_SECS, request_timeout=DIAL_SECS, ssl_options=tls,
         )
-        socket = await tornado.websocket.websocket_connect(
-            request, ping_interval=self._ping[0], ping_timeout=self._ping[1], max_message_size=MAX_FRAME,
-        )
+        # no pings of Tornado's: they count on the wall clock, and pause for a day when it is set back by one
+        async with asyncio.timeout(1.5 * DIAL_SECS):  # Tornado's own timeouts count on the wall clock
+            socket = await tornado.websocket.websocket_connect(request, max_message_size=MAX_FRAME)
+        stream = socket.protocol.stream if socket.protocol is not None else None
+        if stream is None or stream.closed():
+            raise tornado.iostream.StreamClosedError
         # Nagle's algorithm would hold a second small message back for 40 ms
-        socket.protocol.stream.set_nodelay(True)  # type: ignore[union-attr]
-        return socket
+        stream.set_nodelay(True)
+        return socket, Pace(address.ping_secs, address.ping_timeout_secs)
 
-    async def _serve(self, socket: tornado.websocket.WebSocketClientConnection) -> None:
-        self._waiting.clear()
-        self._waiting.append(self._alive)
+    async def _serve(self, socket: tornado.websocket.WebSocketClientConnection, pace: Pace) -> None:
+        self._outbox.clear()
+        self._outbox.put(self._alive)
         self._socket = socket
-        writer = asyncio.get_running_loop().create_task(self._write(socket))
+        loop = asyncio.get_running_loop()
+        heart = Heartbeat(pace, loop.time(), ahead=random.random() * pace.interval / 2)
+        socket.on_pong = lambda data: heart.heard()  # type: ignore[method-assign]
+        helpers = [loop.create_task(self._write(socket)), loop.create_task(self._watch(socket, heart, pace))]
         decoder = Decoder("to_agent")
         self._on_up()
         try:
             while (frame := await socket.read_message()) is not None:
+                if heart.overslept(loop.time()):
+                    self._log("this agent stood still; what was said to it meanwhile is asked for again")
+                    break
+                heart.heard()
                 if not self._read(decoder, frame):
                     break
         finally:
             self._socket = None
-            writer.cancel()
+            for task in helpers:
+                task.cancel()
             socket.close()
+            self._outbox.clear()
             self._on_down()
         self._log("connection ended: code={} reason={}", socket.close_code, socket.close_reason)
+
+    async def _watch(self, socket: tornado.websocket.WebSocketClientConnection, heart: Heartbeat, pace: Pace) -> None:
+        """End a connection whose other end does not answer, at once: there is nobody to say goodbye to."""
+        while True:
+            await asyncio.sleep(pace.step)
+            match heart.look(asyncio.get_running_loop().time()):
+                case "ask":
+                    try:
+                        socket.ping()
+                    except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError):
+                        return
+                case "gone":
+                    self._log("the supervisor does not answer")
+                    _drop(socket)
+                case "slept":
+                    self._log("this agent stood still; it connects again")
+                    _drop(socket)
 
     def _read(self, decoder: Decoder, frame: bytes | str) -> bool:
         gaps = decoder.gaps
@@ -134,16 +175,20 @@ class Link:
         encoder = Encoder()
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._waiting:
-                    batch = list(self._waiting)
-                    self._waiting.clear()
-                    for frame in encoder.frames(batch):
-                        await socket.write_message(frame, binary=True)
+                for frame in encoder.frames(await self._outbox.take()):
+                    await socket.write_message(frame, binary=True)
         except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError, FrameError) as e:
             self._log("cannot write: {}", _brief(e))
             socket.close()
+
+
+def _outcome(e: Exception) -> Outcome:
+    return "refused" if isinstance(e, tornado.httpclient.HTTPError) and e.code in REFUSALS else "unreachable"
+
+
+def _drop(socket: tornado.websocket.WebSocketClientConnection) -> None:
+    if socket.protocol is not None and socket.protocol.stream is not None:
+        socket.protocol.stream.close()
 
 
 def _brief(e: BaseException) -> str:

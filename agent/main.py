@@ -20,6 +20,7 @@ from ..protocol.messages import Alive, Call, CancelCall, FileChunk, LogChunk, Op
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import crashpoints, processes
+from ..runtime.lag import LoopLag
 from ..runtime.log import Direct, Log, log_uncaught
 from ..runtime.outputs import RotatingFile, Stream
 from . import answer, job_input, run_files
@@ -33,10 +34,14 @@ from .session import Fetch, Forget, Launch, Output, Quit, Read, Send, Session, S
 from .workers import Workers
 
 TICK_SECS = 2.0
+#: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle agents.
+LOOK_SECS = 2.0
 #: An agent that has nothing to tell does not wait for a supervisor for ever.
 LONELY_SECS = 6 * 3600.0
 #: Readers served at once; one more is told to come back.
 MAX_READERS = 256
+#: Of these, so many read files of run directories at the same time.
+READ_AT_ONCE = 4
 #: Starts within the last tenth of a second from which on news of a start waits a little: most of these jobs are over by then, and
 #: one message says both. A single start is told at once.
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
@@ -46,16 +51,17 @@ LOG_FILE_BYTES, LOG_FILES = 8 * 1024 * 1024, 2
 def run_agent(keeper_fd: int, root: str) -> None:
     """Serve until the keeper goes away or the supervisor says so."""
     processes.set_title("jobscribe agent", root)
-    asyncio.run(_serve(keeper_fd, root))
+    lag = LoopLag(idle_secs=LOOK_SECS)
+    lag.run(_serve(keeper_fd, root, lag))
 
 
-async def _serve(keeper_fd: int, root: str) -> None:
-    await _Agent(keeper_fd, root).serve()
+async def _serve(keeper_fd: int, root: str, lag: LoopLag) -> None:
+    await _Agent(keeper_fd, root, lag).serve()
 
 
 class _Agent:
-    def __init__(self, keeper_fd: int, root: str) -> None:
-        self._root = root
+    def __init__(self, keeper_fd: int, root: str, lag: LoopLag) -> None:
+        self._root, self._lag = root, lag
         self._keeper = KeeperLink(keeper_fd, self._keeper_said, self._keeper_gone)
         self._session = Session()
         self._over = asyncio.Event()
@@ -63,6 +69,8 @@ class _Agent:
         self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
         self._held: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
+        #: who reads what is on a disk of this machine, and what may be on a slow one
+        self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
         self._launches: set[asyncio.Task[None]] = set()
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._link: Link
@@ -80,6 +88,7 @@ class _Agent:
         self._keeper.start()
         hello = await self._hello
         self._compose(hello)
+        self._keeper.send({"do": "here"})  # the keeper waits for a sign of life
         self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
         self._catch_up(hello["executions"])
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
@@ -101,6 +110,8 @@ class _Agent:
             agent=short_agent(config["agentId"]), uid=self._key.uid,
         )
         log_uncaught(self._log)
+        self._lag.say = self._log
+        self._lag.begin()
         self._evidence = Evidence(folder / "run")
         self._login = LoginEnvironment(Path(config["cacheDir"]))
         alive = Alive(
@@ -115,6 +126,7 @@ class _Agent:
         self._workers = Workers(self._log, self._login, self._root, folder / "calls", self._apps, self._link.send)
         self._reports = Reports(self._evidence, self._link.send)
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
+        self._log("cgroups of jobs: {}", hello.get("cgroups", "not wanted"))
 
     # ---- in
 
@@ -210,6 +222,7 @@ class _Agent:
                         "grace": output.grace_secs,
                     })
                 case Forget():
+                    crashpoints.reached("agent.acknowledged")
                     self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
                 case Read():
                     self._serve_reader(output.op, self._answer(output.op))
@@ -272,20 +285,24 @@ class _Agent:
         task.add_done_callback(lambda _: self._readers.pop(op.op_id, None))
 
     async def _answer(self, op: ReadLog) -> None:
+        name, over = op.token.name, lambda: self._session.over(op.token)
         try:
-            data, offset, next_offset, dropped, end = await self._evidence.read(
-                op.token.name, op.stream, op.offset, op.limit, op.wait_secs, lambda: self._session.over(op.token),
-            )
+            if op.wait_secs:  # many may wait: none of them has a large answer in his hands meanwhile
+                await self._evidence.read(name, op.stream, op.offset, 1, op.wait_secs, over)
+            async with self._one_by_one:
+                await self._link.room()
+                data, offset, next_offset, dropped, end = await self._evidence.read(name, op.stream, op.offset, op.limit, 0, over)
+                self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
         except OSError as e:
             self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e)
             self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
-            return
-        self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
 
     async def _fetch(self, op: ReadFile) -> None:
         """In a thread, because run directories may lie on a network file system."""
         try:
-            piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
+            async with self._few_threads:
+                await self._link.room()
+                piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
         except Refusal as e:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
             return
@@ -294,7 +311,9 @@ class _Agent:
     async def _result(self, op: Call) -> None:
         """Of a sequential run: a file, for which no process has to be made."""
         began = time.monotonic()
-        outcome = await asyncio.to_thread(answer.stored_result, op)
+        async with self._few_threads:
+            await self._link.room()
+            outcome = await asyncio.to_thread(answer.stored_result, op)
         self._log(*answer.line(op, outcome, time.monotonic() - began), op=short_op(op.op_id))
         self._link.send(answer.message(op, outcome))
 

@@ -23,6 +23,16 @@ class SystemClock:
         return time.monotonic()
 
 
+class Steady:
+    """Wall time as it was when this was made, and what has passed since: nobody can set it. For what lasts hours and is not on record."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._ahead = clock, clock.wall() - clock.monotonic()
+
+    def wall(self) -> float:
+        return self._clock.monotonic() + self._ahead
+
+
 class ManualClock:
     """Stands still until it is told otherwise."""
 

@@ -6,6 +6,7 @@ asked it, and how far an execution has come to `progress`.
 
 import asyncio
 import hmac
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
 from ..protocol.errors import CODES, Refusal
+from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
     Alive,
@@ -43,6 +45,7 @@ MAX_ASKED = 1_024
 #: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
 _QUIET = frozenset({"io", "read_file", "analysis", "cancel_call"})
 
+PACE = Pace()
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
 #: Who has connected and does not say `alive` in time is sent away.
@@ -65,6 +68,7 @@ class Connection:
         self.asked: dict[str, asyncio.Future[Answer]] = {}
         self._encoder, self._decoder = Encoder(), Decoder("to_supervisor")
         self._gaps = 0
+        self.heart = Heartbeat(hub.pace, asyncio.get_running_loop().time(), ahead=random.random() * hub.pace.interval / 2)
         self._waiting: deque[Any] = deque()
         self._flushing = False
 
@@ -105,6 +109,7 @@ class Connection:
 
     def receive(self, frame: bytes | str) -> None:
         """One frame. A bad one is counted; a peer out of step loses its connection."""
+        self.heart.heard()
         try:
             messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
@@ -171,6 +176,12 @@ class Connection:
             self.hub.counters.add("rejected.foreignToken")
             self.close("its id is not the one of its key")
             return
+        there = self.hub.connections.get(self.key)
+        if there is not None and there.epoch > self.epoch:
+            # it was opened before the one that is there, and its first word was on its way for long
+            self.hub.counters.add("agentOutdated")
+            self.close("a newer connection of this agent is there")
+            return
         self.alive = message
         self.hub.log("{} opName=alive o=None", self, op="alive", uid=self.key.uid)
         self.hub.replace(self)
@@ -199,9 +210,10 @@ class Hub:
     """All live connections, by agent key."""
 
     def __init__(self, engine: Engine, progress: Progress, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str],
-                 session: int, *, write_secs: float = 30.0) -> None:
+                 session: int, *, pace: Pace = PACE, write_secs: float = 30.0) -> None:
+        """pace: how often agents are asked whether they are there (see `pulse`)."""
         self.engine, self.progress, self.log, self.counters, self.agent_id = engine, progress, log, counters, agent_id
-        self.write_secs = write_secs
+        self.pace, self.write_secs = pace, write_secs
         self.connections: dict[AgentKey, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # epochs grow over restarts of the supervisor, too
@@ -304,6 +316,14 @@ class Hub:
     def alive(self) -> list[tuple[AgentKey, int, Alive]]:
         return [(c.key, c.epoch, c.alive) for c in self.connections.values() if c.alive is not None]
 
+    def sizes(self) -> dict[str, int]:
+        """What is kept for agents, counted."""
+        all_ = self.connections.values()
+        return {
+            "connections": len(all_), "ops": sum(len(c.ops) for c in all_), "asked": sum(len(c.asked) for c in all_),
+            "tasks": len(self._tasks),
+        }
+
     async def close(self) -> None:
         """What waits to be sent gets a moment, then every connection ends."""
         await asyncio.sleep(0)  # what was queued just now begins to be written
@@ -347,7 +367,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)
         self.connection = Connection(self.hub, self, self.key, self.hub.next_epoch())
-        asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
+        self._timer = asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
 
     def _silent(self) -> None:
         if self.connection is not None and self.connection.alive is None:
@@ -357,17 +377,20 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
         if self.connection is not None:
             self.connection.receive(message)
 
+    def on_pong(self, data: bytes) -> None:
+        if self.connection is not None:
+            self.connection.heart.heard()
+
     def on_close(self) -> None:
         if self.connection is not None:
+            self._timer.cancel()  # else it keeps all of this in memory
             self.hub.lost(self.connection)
 
 
-def application(hub: Hub, ping_secs: float, ping_timeout_secs: float) -> tornado.web.Application:
+def application(hub: Hub) -> tornado.web.Application:
     """The agents' listener."""
     return tornado.web.Application(
-        [(r"/agent", AgentSocket, {"hub": hub})],
-        websocket_ping_interval=ping_secs, websocket_ping_timeout=min(ping_secs, ping_timeout_secs),
-        websocket_max_message_size=MAX_FRAME, log_function=lambda handler: None,
+        [(r"/agent", AgentSocket, {"hub": hub})], websocket_max_message_size=MAX_FRAME, log_function=lambda handler: None,
     )
 
 

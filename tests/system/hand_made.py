@@ -19,6 +19,8 @@ from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.messages import Alive, Execution, Run, RunStatusUpdate, Snapshot
+from jobscribe.runtime.lag import LoopLag
+from jobscribe.service.notify import Notifier
 from jobscribe.service.settings import LimitSettings, Settings, SlotSettings, SupervisorSettings
 from jobscribe.supervisor import app
 from jobscribe.supervisor.root import Root
@@ -47,7 +49,7 @@ class Hall:
             slots=SlotSettings(local_sequential=4),
         )
         self.root = Root(self.settings.root)
-        self.supervisor = app._Supervisor(self.settings, self.root, None)
+        self.supervisor = app._Supervisor(self.settings, self.root, None, Notifier({}), LoopLag())
         self.agents: list[Agent] = []
 
     async def open(self) -> None:

@@ -1,0 +1,63 @@
+"""When an end of a link asks, when it gives up, and when it doubts itself, on a clock that the tests turn."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobscribe.protocol.heartbeat import Heartbeat, Pace
+
+PACES = [Pace(20.0, 10.0), Pace(0.5, 0.25), Pace(3.0, 3.0), Pace(600.0, 1.0)]
+
+
+def looks(heart: Heartbeat, pace: Pace, begin: float, secs: float) -> list[tuple[float, str]]:
+    """What it says, looked at as often as it wants to be; `fine` is left out."""
+    out, now = [], begin
+    while now < begin + secs:
+        now += pace.step
+        if (verdict := heart.look(now)) != "fine":
+            out.append((now - begin, verdict))
+    return out
+
+
+@pytest.mark.parametrize("pace", PACES, ids=str)
+@pytest.mark.parametrize("ahead", [0.0, 0.5])
+def test_an_end_that_is_silent_is_given_up_within_three_intervals_and_not_before_its_time(pace: Pace, ahead: float) -> None:
+    heart = Heartbeat(pace, 1000.0, ahead=ahead * pace.interval)
+    said = looks(heart, pace, 1000.0, 3 * pace.interval)
+    assert [verdict for _, verdict in said][:2] == ["ask", "gone"]
+    (asked, _), (gone, _) = said[:2]
+    assert asked >= pace.interval * (1 - ahead) and pace.timeout <= gone - asked <= pace.timeout + 2 * pace.step
+    assert gone <= 3 * pace.interval
+
+
+@pytest.mark.parametrize("pace", PACES, ids=str)
+def test_an_end_that_answers_is_asked_once_an_interval_for_ever(pace: Pace) -> None:
+    heart, asked, now = Heartbeat(pace, 0.0), 0, 0.0
+    for _ in range(2000):
+        now += pace.step
+        if (verdict := heart.look(now)) == "ask":
+            asked += 1
+            heart.heard()
+        assert verdict in ("ask", "fine")
+    assert asked == pytest.approx(now / pace.interval, rel=0.3, abs=1)
+
+
+@given(st.sampled_from(PACES), st.floats(0.0, 3.0), st.floats(1.01, 100.0))
+def test_who_stood_still_for_long_was_given_up_and_knows_it_for_good(pace: Pace, before: float, more: float) -> None:
+    heart = Heartbeat(pace, 0.0)
+    now = pace.step * before
+    heart.look(now)
+    now += pace.given_up * more
+    assert heart.overslept(now) and heart.look(now) == "slept" and heart.overslept(now + pace.step)
+
+
+@pytest.mark.parametrize("pace", PACES[:3], ids=str)
+def test_who_did_not_run_for_a_moment_asks_again_before_it_judges(pace: Pace) -> None:
+    """The answer may lie in the socket, unread."""
+    heart, now = Heartbeat(pace, 0.0), 0.0
+    while heart.look(now) != "ask":
+        now += pace.step
+    now += pace.timeout * 1.2
+    assert heart.look(now) == "ask"
+    heart.heard()
+    assert [v for _, v in looks(heart, pace, now, pace.interval * 0.7)] == []
