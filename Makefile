@@ -1,14 +1,17 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines test check bench clean
+.PHONY: help venv demo engines test check bench soak clean
 
 # PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/db'. KEEP=1: leave the demo running.
 PYTEST_ARGS ?=
+SEEDS ?= 10000
+SEED ?= 0
 python = .venv/bin/python
 
 help:
 	@echo "make demo    run a real computation through a fresh supervisor (KEEP=1 leaves it running)"
 	@echo "make test    everything that is tested, packaging included; says at its end what was left out and why"
 	@echo "make check   lint, types, floors, purity and the fast tests"
+	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor or a peer in the same run"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
 	@echo "make clean   remove what was built, .venv included"
@@ -23,8 +26,10 @@ demo: venv
 engines:
 	@etc/engines/chromium.sh || true
 	@etc/engines/lammps.sh || true
+	@etc/engines/systemd.sh check || true
 	@etc/engines/command.sh curl || true
 	@etc/engines/command.sh jq || true
+	@etc/engines/command.sh strace || true
 
 test: venv engines
 	$(python) -m pytest $(PYTEST_ARGS)
@@ -33,6 +38,11 @@ check: venv
 	$(python) -m ruff check .
 	$(python) -m mypy
 	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
+
+# What tests/faults does a little of in every run, as often as the guarantees say; bounds in seconds as they stand.
+soak: venv engines
+	SOAK=1 SEED=$(SEED) $(python) -m pytest tests/faults $(PYTEST_ARGS)
+	$(python) tests/simulation/run.py --seeds $(SEEDS)
 
 bench: venv
 	@etc/venv.sh test,check,bench

@@ -11,7 +11,7 @@ from ..protocol.errors import Refusal
 
 _PASSING = frozenset({
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL,
 })
 _PASSING_IO = frozenset({
     sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN,

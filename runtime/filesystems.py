@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from . import crashpoints
+
 #: Types of file systems that other machines may write to as well, where locks, renames and memory maps cannot be relied on.
 NETWORK = frozenset((
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fhgfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
@@ -51,10 +53,27 @@ def file_system(path: str, mounts: str | None = None) -> str:
     return kind
 
 
-def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
+def foreign_owner(path: str) -> str | None:
+    """The name of the user to whom `path` belongs, where that is not the one this process runs as."""
+    uid = os.stat(path).st_uid
+    return None if uid == os.geteuid() else user_name(uid)
+
+
+def user_name(uid: int) -> str:
+    """As `ls -l` shows it."""
+    import pwd  # not needed in everyday life
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = False, points: tuple[str, str] | None = None) -> None:
     """Create or replace a file: readers see the old one or the whole new one. Raises OSError and leaves no leftovers then.
 
     sync: also survive a power failure. Of two processes that write one path at the same time the later wins.
+    points: crash points before and after the file gets its name.
     """
     temporary = f"{path}.{os.getpid()}.new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -67,16 +86,40 @@ def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = 
                 os.fsync(fd)
         finally:
             os.close(fd)
+        if points is not None:
+            crashpoints.reached(points[0])
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+    if points is not None:
+        crashpoints.reached(points[1])
     if sync:
-        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        sync_folder(os.path.dirname(path) or ".")
+
+
+def make_folder(path: str, mode: int = 0o700) -> None:
+    """Make a folder where there is none, and those above it that are missing, to survive a power failure. Raises OSError."""
+    missing, path = [], os.path.abspath(path)
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            os.mkdir(folder, mode if folder == missing[0] else 0o777)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+        sync_folder(os.path.dirname(folder))
+
+
+def sync_folder(path: str) -> None:
+    """What was made, renamed and removed in it is on the disk when this returns. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _unescaped(text: str) -> str:

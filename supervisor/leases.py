@@ -4,6 +4,7 @@ Durable in one small file that is written whole. A port is tried out before it i
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ PORTS = range(20_000, 30_000)
 #: Ports of one user, over all simulations.
 PER_USER = 64
 IP = "127.0.0.1"
+_POINTS = ("lease.written", "lease.renamed")
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,6 +41,9 @@ class Leases:
     def __init__(self, path: Path, wall: Callable[[], float], *, lease_secs: float, ports: Sequence[int] = PORTS) -> None:
         self._path, self._wall, self._secs, self._ports = path, wall, lease_secs, ports
         self._leases = {_owner(lease): lease for lease in self._read()}
+        for leftover in path.parent.glob(f"{path.name}.*.new"):  # of one that was killed while it wrote
+            with contextlib.suppress(OSError):
+                leftover.unlink()
         self._next = 0
         self._turn = asyncio.Lock()
 
@@ -92,7 +97,7 @@ class Leases:
 
     def _write(self, leases: dict[tuple[str, str, str], Lease]) -> None:
         try:
-            write_atomically(str(self._path), msgspec.json.encode(list(leases.values())), sync=True)
+            write_atomically(str(self._path), msgspec.json.encode(list(leases.values())), sync=True, points=_POINTS)
         except OSError as e:
             raise Refusal("storageUnavailable", f"the lease cannot be put on record: {e.strerror}") from None
         self._leases = leases

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..protocol.errors import Refusal
+from ..runtime import crashpoints
+from ..runtime.filesystems import make_folder
 
 #: Files in one library.
 MAX_FILES = 1_000
@@ -158,13 +160,14 @@ class Library:
     def _folder(self, uid: str, simulation_type: str, *, make: bool) -> int:
         """A descriptor of the library, reached step by step and never through a link."""
         if make:
-            os.makedirs(self._user_root, exist_ok=True)
+            make_folder(self._user_root)
         # the root itself is the operator's: it may well be a link
         fd = os.open(self._user_root, _FOLDER & ~os.O_NOFOLLOW)
         for part in (uid, simulation_type, "lib"):
             try:
                 if make:
                     _make(part, fd)
+                    os.fsync(fd)  # whoever made it: a file in it is promised to be durable
                 inner = os.open(part, _FOLDER, dir_fd=fd)
             finally:
                 os.close(fd)
@@ -212,7 +215,9 @@ class Upload:
         """{"name", "size", "sha256"}. Raises Refusal."""
         with _as_refusal():
             os.fsync(self._file)
+            crashpoints.reached("upload.written")
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            crashpoints.reached("upload.renamed")
             os.fsync(self._folder)
             self._library.remember(os.fstat(self._file), self._digest.hexdigest())
         return {"name": self._name, "size": self._size, "sha256": self._digest.hexdigest()}

@@ -1,0 +1,40 @@
+"""Sites as those of tests/system, for disks that fail: what they need besides is in the modules beside this one."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "system"))
+
+from real_site import Site
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    sites: list[Site] = []
+
+    def make(*sets: str, **options: object) -> Site:
+        sites.append(Site(sets, **options))  # type: ignore[arg-type]
+        return sites[-1]
+
+    yield make
+    left = {}
+    for site in sites:
+        left.update(site.end())
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.fixture
+def image() -> Iterator[Path]:
+    """An empty folder that is in memory where possible: what is synced there needs no disk."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=memory if os.access(memory, os.W_OK) else None))
+    yield folder
+    shutil.rmtree(folder)

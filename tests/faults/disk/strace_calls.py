@@ -1,0 +1,149 @@
+"""A real supervisor under strace: how it is started so, and what the trace says, call by call in the order of what was seen.
+
+What is seen of a call are two moments: it was entered (strace held the thread before the kernel did anything) and it had
+returned (the kernel was done). So an answer counts from the moment its sending is entered, and a sync from its return.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+#: All that changes what lies on a disk, and what tells somebody about it.
+TRACED = (
+    "open", "openat", "creat", "write", "pwrite64", "writev", "pwritev", "pwritev2", "lseek", "ftruncate", "truncate", "fallocate",
+    "rename", "renameat", "renameat2", "unlink", "unlinkat", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat", "rmdir",
+    "fsync", "fdatasync", "sync_file_range", "sync", "syncfs", "sendfile", "copy_file_range", "splice", "sendto", "sendmsg",
+)
+_LINE = re.compile(r"(\d+)\s+(.*)")
+_CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)(<[^>]*>)?( .*)?", re.DOTALL)
+_UNFINISHED, _RESUMED = " <unfinished ...>", re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
+
+
+class Call(NamedTuple):
+    """began, ended: numbers in one order for all calls; `ended` is None where it was not seen to return. result: None likewise."""
+
+    began: int
+    ended: int | None
+    pid: int
+    name: str
+    args: tuple[str, ...]
+    result: int | None
+    #: path of the descriptor that it returned
+    opened: str
+
+
+def required() -> None:
+    """Leaves the test out where no supervisor can be traced."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not here: sudo apt-get install strace (make engines does it)")
+    if os.geteuid() != 0:
+        pytest.skip("a supervisor hides its memory, so only root can see what it writes: run this as root")
+    tried = subprocess.run(["strace", "-f", "-o", "/dev/null", "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"nothing can be traced here ({tried.stderr.strip()[-200:]}): allow ptrace, as with --cap-add SYS_PTRACE for containers")
+
+
+def write_interpreter(script: Path, options: Sequence[str]) -> None:
+    """A stand-in for Python that runs under strace; as a child of what it runs, so that pid and exit code are the supervisor's own.
+
+    `$$` in an option becomes that pid. Without options it is Python itself.
+    """
+    words = " ".join(f'"{o}"' for o in options)
+    traced = f"strace -D -f -qq -e signal=none {words} -- " if options else ""
+    script.write_text(f"#!/bin/sh\nexec {traced}'{sys.executable}' \"$@\"\n")
+    script.chmod(0o700)
+
+
+def write_recorder(script: Path, trace: Path) -> None:
+    """One that writes down every call that is of interest, with all its data."""
+    write_interpreter(script, ["--seccomp-bpf", "-y", "-xx", "-s", "100000000", "-e", "trace=" + ",".join(TRACED), "-o", str(trace)])
+
+
+def tracer_of(pid: int) -> int:
+    """Pid of the strace that watches this process; 0 for none."""
+    found = re.search(r"^TracerPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def calls(trace: Path, first: int = 0) -> list[Call]:
+    """What was seen so far, in no order. first: the first number of a moment."""
+    return [c._replace(began=c.began + first, ended=None if c.ended is None else c.ended + first) for c in _calls(trace)]
+
+
+def _calls(trace: Path) -> Iterator[Call]:
+    open_: dict[int, tuple[int, str]] = {}
+    with trace.open(encoding="ascii") as f:
+        for number, line in enumerate(f):
+            if not line.endswith("\n"):
+                break  # strace is about to write the rest
+            found = _LINE.match(line.rstrip("\n"))
+            assert found is not None, line[:200]
+            pid, text = int(found[1]), found[2]
+            if text.startswith(("+++", "---", "???")):
+                continue
+            if text.endswith(_UNFINISHED):
+                open_[pid] = (number, text.removesuffix(_UNFINISHED))
+                continue
+            resumed = _RESUMED.match(text)
+            began, head = open_.pop(pid) if resumed else (number, "")
+            yield _call(began, number, pid, head + resumed[2] if resumed else text)
+    for pid, (began, text) in open_.items():
+        yield _call(began, None, pid, text + ") = ?")
+
+
+def _call(began: int, ended: int | None, pid: int, text: str) -> Call:
+    # a killed thread's last call is written so
+    found = _CALL.fullmatch(text.replace(_UNFINISHED + ") = ?", ") = ?"))
+    assert found is not None, text[:300] + text[-100:]
+    result = None if found[3] == "?" else int(found[3], 0)
+    opened = text_of(found[4][1:-1]) if found[4] else ""
+    return Call(began, ended if result is not None else None, pid, found[1], tuple(_arguments(found[2])), result, opened)
+
+
+def _arguments(text: str) -> Iterator[str]:
+    """At the commas outside of brackets. All strings are hexadecimal, so no quotation hides anything."""
+    depth, start = 0, 0
+    for at in (m.start() for m in re.finditer(r"[\[\]{},]", text)):
+        if text[at] in "[{":
+            depth += 1
+        elif text[at] in "]}":
+            depth -= 1
+        elif depth == 0:
+            yield text[start:at].strip()
+            start = at + 1
+    yield text[start:].strip()
+
+
+def data_of(argument: str) -> bytes:
+    """The bytes of a buffer, or of all buffers of a vector."""
+    assert not argument.startswith("0x"), f"strace could not read {argument}"
+    parts = re.findall(r'"([^"]*)"(\.\.\.)?', argument)
+    assert not any(cut for _, cut in parts), "the trace was cut"
+    return b"".join(bytes.fromhex(p.replace("\\x", "")) for p, _ in parts)
+
+
+def text_of(hexadecimal: str) -> str:
+    return bytes.fromhex(hexadecimal.replace("\\x", "")).decode("utf-8", "surrogateescape") if hexadecimal.startswith("\\x") else hexadecimal
+
+
+def path_of(argument: str) -> str:
+    """What a descriptor (`3</a/b>`) or a string names; "" for a socket, a pipe, and what was deleted."""
+    if argument.startswith('"'):
+        return data_of(argument).decode("utf-8", "surrogateescape")
+    found = re.fullmatch(r"(?:-?\d+|AT_FDCWD)<([^>]*)>(\(deleted\))?", argument)
+    if found is None or found[2]:
+        return ""
+    path = text_of(found[1])
+    return path if path.startswith("/") else ""
+
+
+def number_of(argument: str) -> int:
+    """A descriptor without its path, or any number."""
+    return int(argument.split("<")[0], 0)

@@ -1,0 +1,70 @@
+"""The layer that drops what was not synced is one: databases that do not sync lose on it what they said, those that do never."""
+
+import contextlib
+import random
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+import strace_calls
+from power_cut import Disk
+from strace_calls import data_of, path_of
+
+WRITER = """
+import os, sqlite3, sys
+os.mkdir(sys.argv[1])
+c = sqlite3.connect(sys.argv[1] + "/log", isolation_level=None)
+c.execute("PRAGMA journal_mode = WAL")
+c.execute("PRAGMA synchronous = " + sys.argv[2])
+c.execute("CREATE TABLE numbers (n INTEGER PRIMARY KEY)")
+for folder in (sys.argv[1], os.path.dirname(sys.argv[1])):
+    os.fsync(os.open(folder, os.O_RDONLY))
+for n in range(1, 31):
+    c.execute("INSERT INTO numbers VALUES (?)", (n,))
+    os.write(1, b"committed %d" % n)
+    if n % 10 == 0:
+        c.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+os._exit(0)
+"""
+
+
+def losses(tmp_path: Path, image: Path, synchronous: str) -> tuple[int, int]:
+    """(Disks on which something was missing that was said to be committed, disks looked at)."""
+    strace_calls.write_recorder(tmp_path / "python", tmp_path / "trace")
+    subprocess.run([tmp_path / "python", "-c", WRITER, tmp_path / "store", synchronous], stdout=subprocess.PIPE, check=True)
+    chance, disk = random.Random(1), Disk(tmp_path / "store", lambda path: not path.startswith("store") or path.endswith("-shm"))
+    said = lost = looked = 0
+    for _, call, returned in disk.moments(strace_calls.calls(tmp_path / "trace")):
+        if returned or call.name != "write" or path_of(call.args[0]) or not data_of(call.args[1]).startswith(b"committed "):
+            continue
+        said = int(data_of(call.args[1]).split()[1])
+        for _ in range(3):
+            disk.write_image(image, chance)
+            lost, looked = lost + (_there(image / "store" / "log") < said), looked + 1
+            shutil.rmtree(image / "store", ignore_errors=True)
+    assert said == 30
+    return lost, looked
+
+
+def _there(file: Path) -> int:
+    """How many numbers, without a hole, an honest reader finds."""
+    try:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            numbers = [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY n")]
+    except sqlite3.DatabaseError:
+        return 0
+    return next((i for i, n in enumerate(numbers) if n != i + 1), len(numbers))
+
+
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
+def test_a_database_that_does_not_sync_loses_what_it_said(tmp_path: Path, image: Path, synchronous: str) -> None:
+    strace_calls.required()
+    lost, looked = losses(tmp_path, image, synchronous)
+    assert lost > looked // 5, (lost, looked)
+
+
+def test_a_database_that_syncs_loses_nothing(tmp_path: Path, image: Path) -> None:
+    strace_calls.required()
+    assert losses(tmp_path, image, "FULL") == (0, 90)
