@@ -1,4 +1,5 @@
-"""Where log lines end up: a stream, or a file that rotates. Neither ever raises: a full disk must not stop the work.
+"""Where log lines end up: a stream, or a file that rotates. Neither ever raises, nor waits for whoever reads: a full disk, or a
+journal that hangs, must not stop the work.
 
 What was lost is counted in `lost`, and said in the log itself as soon as writing works again.
 """
@@ -6,6 +7,7 @@ What was lost is counted in `lost`, and said in the log itself as soon as writin
 from __future__ import annotations
 
 import os
+import select
 # what threading.Lock is: the keeper, which has no threads, loads this module and not that one
 from _thread import allocate_lock
 
@@ -15,20 +17,42 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A text stream such as stderr. A closed pipe or full disk only adds to `lost`."""
+    """A text stream such as stderr. A closed pipe, a full disk or a reader that does not read only adds to `lost`.
 
-    def __init__(self, stream: TextIO) -> None:
+    patience_secs: a line may wait so long for its reader; the next ones do not, until one is taken again.
+    """
+
+    def __init__(self, stream: TextIO, patience_secs: float = 0.0) -> None:
         self._stream = stream
+        self._patience = patience_secs
         self._lock = allocate_lock()
         self.lost = 0
+        self._unsaid = 0
 
     def put(self, text: str) -> None:
         with self._lock:
             try:
+                if not takes(self._stream.fileno(), 0.0 if self._unsaid else self._patience):
+                    self.lost += 1
+                    self._unsaid += 1
+                    return
+            except (OSError, ValueError, AttributeError):
+                pass  # not of the kind that can be waited for
+            try:
+                if self._unsaid:
+                    text = f"({self._unsaid} log lines before this one could not be written)\n{text}"
                 self._stream.write(text)
                 self._stream.flush()
+                self._unsaid = 0
             except (OSError, ValueError):  # ValueError: the stream was closed, or cannot encode the text
                 self.lost += 1
+
+
+def takes(fd: int, secs: float = 0.0) -> bool:
+    """Will this descriptor take a line now, or within `secs`? Only pipes and sockets ever say no; a broken one is true: writing tells."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(secs * 1000))
 
 
 class RotatingFile:

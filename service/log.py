@@ -29,6 +29,8 @@ from ..runtime.outputs import RotatingFile, Stream
 from .settings import LogSettings
 
 MAX_QUEUED = 10_000
+#: The log has a thread of its own, so that a slow reader of the stream may have a moment for a line.
+STREAM_SECS = 1.0
 
 
 class PkdebugSink:
@@ -162,7 +164,7 @@ def open_log(
     component: str, settings: LogSettings, redactor: Redactor, *, stream: TextIO | None = None, file: str | None = None
 ) -> tuple[Log, PkdebugSink]:
     """The log of a server process: lines to `stream` (stderr unless given) and, where given, to a rotating file."""
-    outputs: list[Output] = [Stream(stream or sys.stderr)]
+    outputs: list[Output] = [Stream(stream or sys.stderr, STREAM_SECS)]
     if file is not None:
         outputs.append(RotatingFile(file, settings.file_bytes, settings.files_kept))
     sink = PkdebugSink(*outputs, form=settings.format, redactor=redactor)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import resource
 import secrets
 import signal
 import ssl
@@ -12,25 +13,28 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import tornado.httpserver
-import tornado.netutil
 
 from ..apps import registry
 from ..db.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
-from ..db.job import Job
+from ..db.folding import last_session, serial_floor, set_back
 from ..db.records import RecordWriter, catch_up
 from ..db.sqlite import SqliteStore
+from ..db.state import Job
 from ..db.store import Appended, Batch, Write
 from ..drivers.driver import AgentDriver, Capacity, TaskDriver
 from ..drivers.keeper_tasks import KeeperTasks
 from ..drivers.local import LocalDriver
 from ..protocol.errors import Refusal
+from ..protocol.heartbeat import Pace
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.messages import Alive, Kill, ToAgent
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
+from ..runtime.lag import LoopLag
 from ..runtime.log import capture_logging, log_uncaught
 from ..service.log import open_log
+from ..service.notify import Notifier
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
 from . import hub as hub_module
@@ -44,29 +48,38 @@ from .feed import Feed
 from .hub import Hub
 from .leases import Leases
 from .library import Library
+from .listening import Bound, bound, patient, port_of
 from .live import Live
-from .metrics import Counters
+from .metrics import Counters, process
 from .outputs import Outputs
 from .performer import Performer
 from .progress import Progress
+from .pulse import Pulse
 from .purging import Purging
 from .requests import MAX_BODY
 from .root import Root
+from .strays import ask_for_all
 from .uploads import Uploads
+from .watchdog import Watchdog
 from .web.handler import Services
 from .web.routes import application
+from .web.unsent import Unsent
 
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5
 SWITCH_SECS = 0.0002
+#: So many of them are taken in one round of the loop.
+TAKEN_AT_ONCE = 16
+#: Sockets and files at once, if the machine allows it.
+DESCRIPTORS = 65_536
 
 Announce = Callable[[dict[str, Any]], None]
 
 
-def main(settings: Settings, announce: Announce, *, front: str | None = None) -> None:
+def main(settings: Settings, announce: Announce, *, front: str | None = None, notifier: Notifier | None = None) -> None:
     """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered. Raises Refusal before that.
 
-    front: address of the front door that is beside it, for client.json.
+    front: address of the front door that is beside it, for client.json. notifier: who is told that it lives, if anybody.
     """
     check(settings)
     root = Root(settings.root)
@@ -74,7 +87,8 @@ def main(settings: Settings, announce: Announce, *, front: str | None = None) ->
         _private_memory()
         _prompt_threads()
         processes.set_title("jobscribe supervisor", str(root.path))
-        asyncio.run(_serve(settings, root, announce, front))
+        lag = LoopLag()
+        lag.run(_serve(settings, root, announce, front, notifier or Notifier({}), lag))
     finally:
         root.close()
 
@@ -90,19 +104,29 @@ def _prompt_threads() -> None:
     sys.setswitchinterval(SWITCH_SECS)
 
 
-async def _serve(settings: Settings, root: Root, announce: Announce, front: str | None) -> None:
+def _many_descriptors() -> int:
+    """As many as may be had: agents, clients and streams take one or two each. Returns the limit there was; agents and jobs get that."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
+    if before != resource.RLIM_INFINITY and before < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return before
+
+
+async def _serve(settings: Settings, root: Root, announce: Announce, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
     async with AsyncExitStack() as stack:
-        supervisor = _Supervisor(settings, root, front)
+        supervisor = _Supervisor(settings, root, front, notifier, lag)
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
+        lag.begin()
         await supervisor.until_told()
 
 
 class _Supervisor:
     """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
 
-    def __init__(self, settings: Settings, root: Root, front: str | None) -> None:
+    def __init__(self, settings: Settings, root: Root, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
         self._settings, self._root, self._front = settings, root, front
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
@@ -119,17 +143,22 @@ class _Supervisor:
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
         self._counters = Counters()
+        lag.say = self._log
         self._store = SqliteStore(
             root / "db" / "events.sqlite", self._deliver, point=lambda p: crashpoints.reached("supervisor." + p),
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = Feed(self._store)
-        self._session = 1 + sum(isinstance(s.event, SupervisorStarted) for s in self._store.read(SYSTEM))
+        system = self._store.read(SYSTEM)
+        self._session, self._set_back, self._serial_floor = 1 + last_session(system), set_back(system), serial_floor(system)
         self._drivers: dict[str, AgentDriver] = {"local": self._local_driver()}
         self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
         self._engine = Engine(self._policy(), self._store, self)
+        self._watchdog = Watchdog(notifier, self._store, self._standing)
         self._progress = Progress(self._engine, self._counters)
-        self._hub = Hub(self._engine, self._progress, self._log, self._counters, self._agent_id, self._session)
+        pace = Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs)
+        self._hub = Hub(self._engine, self._progress, self._log, self._counters, self._agent_id, self._session, pace=pace)
+        self._pulse = Pulse(self._hub)
         tasks = self._task_drivers()
         outputs = Outputs(self._hub, tasks, secrets.token_bytes)
         self._desk = Desk(
@@ -145,6 +174,10 @@ class _Supervisor:
         )
         self._performer.bind(self._engine, self._hub, self._desk, self._purging, tasks)
         self._servers: list[tornado.httpserver.HTTPServer] = []
+        self._counters.measure(
+            loop=lag.said, engine=self._engine.sizes, desk=self._desk.sizes, performer=self._performer.sizes, hub=self._hub.sizes,
+            live=self._live.sizes, process=process,
+        )
 
     def _deliver(self, call: Callable[[], None]) -> None:
         """News of the store, from its thread to ours."""
@@ -188,26 +221,37 @@ class _Supervisor:
     # ---- life
 
     async def start(self) -> None:
+        # with each of them comes a handshake: Tornado would take 128 at once, and nobody else would be served meanwhile
+        tornado.netutil._DEFAULT_BACKLOG = TAKEN_AT_ONCE
         s = self._settings.supervisor
-        agents_port = self._listen(hub_module.application(
-            self._hub, self._settings.limits.ping_interval_secs, self._settings.limits.ping_timeout_secs,
-        ), s.agents_ip, s.agents_port, tls=self._agents_tls())
-        scheme = "wss" if s.agents_tls_cert else "ws"
-        self._root.publish("agents.json", {"agentsUrl": f"{scheme}://{s.agents_ip}:{agents_port}/agent", "agentsCa": s.agents_tls_ca})
+        agents, tls = bound(s.agents_ip, s.agents_port), self._agents_tls()
+        scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
+        self._root.publish("agents.json", {
+            "agentsUrl": f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent", "agentsCa": s.agents_tls_ca,
+            "pingSecs": pace.interval, "pingTimeoutSecs": pace.timeout,
+        })
+        self._pulse.start()
         await self._append(SupervisorStarted(
             at=self._clock.wall(), session=self._session, pid=os.getpid(), boot_id=self._boot_id, version=VERSION,
         ))
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
+        # not before: who connects to an engine that has not folded its log yet is forgotten when it does
+        self._listen(agents, hub_module.application(self._hub), tls=tls)
+        if self._set_back:
+            ask_for_all(self._root / "agent", self._drivers, self._desk)
         self._purging.start()
-        port = self._listen(application(self._services()), s.ip, s.port, body=MAX_BODY + 64 * 1024)
-        self.url = f"http://{s.ip}:{port}"
+        front = bound(s.ip, s.port)
+        url = f"http://{s.ip}:{port_of(front)}"
+        self._listen(front, application(self._services()), body=MAX_BODY + 64 * 1024)
+        self.url = url
         uid = derived_id(str(os.getuid()).encode(), key=hashlib.sha256(self._agents_key).digest())[:8]
         self._root.publish("client.json", {"url": self.url, "token": self._secret, "uid": uid, "pid": os.getpid(), "front": self._front})
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._told.set)
         self._poker = self._loop.create_task(self._poke())
+        self._watchdog.start()
         self._log("supervisor session {} ready at {} root={} head={}", self._session, self.url, str(self._root.path), self._store.head())
 
     async def until_told(self) -> None:
@@ -218,6 +262,7 @@ class _Supervisor:
 
     async def close(self) -> None:
         """Drain: no new requests, what was accepted becomes durable, agents and jobs live on."""
+        self._watchdog.close()
         self._desk.draining = True
         for server in self._servers:
             server.stop()
@@ -226,6 +271,7 @@ class _Supervisor:
         await self._live.close()
         await self._purging.close()
         await self._performer.close()
+        self._pulse.close()
         self._dismiss_idle_agents()
         await self._hub.close()
         if self._fatal is None and self.url:
@@ -242,6 +288,14 @@ class _Supervisor:
         self._undo_logging()
         self._sink.close()
 
+    def _standing(self) -> str:
+        """One line for the operator."""
+        if self._engine.paused:
+            return "the event store cannot be written: requests are refused, jobs run on"
+        agents = self._engine.world.agents.values()
+        placed, queued = sum(len(a.placed) for a in agents), sum(len(a.queued) for a in agents)
+        return f"ready at {self.url}: {placed} tasks under way, {queued} runs waiting, {len(self._hub.alive())} agents connected"
+
     def _dismiss_idle_agents(self) -> None:
         """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with them."""
         for key, _epoch, _alive in self._hub.alive():
@@ -256,7 +310,8 @@ class _Supervisor:
     async def _append(self, event: Event) -> None:
         """One event of the system stream, durable when this returns. Raises Refusal."""
         done: asyncio.Future[Appended | Refusal] = self._loop.create_future()
-        version = len(self._store.read(SYSTEM))
+        system = self._store.read(SYSTEM)
+        version = system[-1].version if system else 0
         self._store.append(Batch(writes=(Write(SYSTEM, version, (event,)),)), done.set_result)
         result = await done
         if isinstance(result, Refusal):
@@ -269,18 +324,18 @@ class _Supervisor:
         calls = Calls(
             self._desk, self._hub, self._counters, secrets.token_bytes, call_secs=limits.call_secs, per_user=limits.calls_per_user,
         )
-        leases = Leases(self._root / "leases.json", self._clock.wall, lease_secs=limits.lease_secs)
-        return Services(self._desk, calls, self._live, self._uploads, leases, self._secret)
+        leases = Leases(self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs)
+        unsent = Unsent()
+        unsent.stalled = lambda: self._counters.add("stalled")
+        self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
+        return Services(self._desk, calls, self._live, self._uploads, leases, self._secret, unsent)
 
-    def _listen(self, application: Any, ip: str, port: int, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> int:
-        try:
-            sockets = tornado.netutil.bind_sockets(port, ip)
-        except OSError as e:
-            raise Refusal("portTaken", f"port {port} of {ip} cannot be used: {e.strerror}") from None
+    def _listen(
+        self, sockets: Bound, application: Any, *, tls: ssl.SSLContext | None = None, body: int | None = None,
+    ) -> None:
         server = tornado.httpserver.HTTPServer(application, ssl_options=tls, max_body_size=body, max_header_size=64 * 1024)
-        server.add_sockets(sockets)
+        server.add_sockets(patient(sockets, self.noticed))
         self._servers.append(server)
-        return int(sockets[0].getsockname()[1])
 
     def _agents_tls(self) -> ssl.SSLContext | None:
         s = self._settings.supervisor
@@ -306,11 +361,17 @@ class _Supervisor:
         return self._settings.user_root or str(self._root / "user")
 
     def _local_driver(self) -> LocalDriver:
-        slots, output = self._settings.slots, self._settings.output
+        slots, output, groups = self._settings.slots, self._settings.output, self._settings.keeper
         capacity = Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel)
-        keeper = {"outputCap": {"head": output.head_bytes, "tail": output.tail_bytes}}
+        keeper = {
+            "outputCap": {"head": output.head_bytes, "tail": output.tail_bytes},
+            "cgroups": {"use": groups.cgroups, "pids": groups.job_pids or 0},
+        }
         also = self._settings.apps.also
-        return LocalDriver(self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper, apps=also)
+        return LocalDriver(
+            self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper, apps=also,
+            descriptors=_many_descriptors(),
+        )
 
     def _task_drivers(self) -> dict[str, TaskDriver]:
         keeper = KeeperTasks(self._send, self._drivers, secrets.token_bytes)
@@ -330,7 +391,7 @@ class _Supervisor:
             cpu_slots=cpu, op_run_slots={pool: slots.op_run or max(slots.local_sequential, slots.local_parallel) for pool in cpu},
             agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
             time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs,
-            kept_plans=frozenset(self._settings.purge.kept_plans),
+            kept_plans=frozenset(self._settings.purge.kept_plans), serial_floor=self._serial_floor,
         )
 
     def _records_failed(self, sentence: str) -> None:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 
 import msgspec
-
-from ..db.job import Run
+from ..db.state import Run
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, base62
 from ..protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, ReadFile
@@ -54,6 +53,9 @@ class Calls:
         self._desk, self._hub, self._counters, self._entropy = desk, hub, counters, entropy
         self._call_secs, self._per_user = call_secs, per_user
         self._in_flight: Counter[str] = Counter()
+
+    def sizes(self) -> dict[str, int]:
+        return {"users": len(self._in_flight), "inFlight": self._in_flight.total()}
 
     # ---- calls
 

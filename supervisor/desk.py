@@ -7,12 +7,11 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
-
-from ..db.job import Job
+from ..db.state import Job
 from ..drivers.driver import AgentDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, split_jid
@@ -33,6 +32,8 @@ from .why import why
 
 #: Runs of one bulk request that are decided in one go; between these the loop serves others.
 SLICE = 64
+#: A request is answered within this time, also when the store does not say whether it is durable.
+ANSWER_SECS = 30.0
 #: On top of the tries to start an agent: the pauses between them.
 _BETWEEN_STARTS_SECS = 2.0
 
@@ -55,6 +56,13 @@ class Desk:
         #: handles of bulk requests: they are told less, for describing a waiting run means counting who is ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
+
+    def sizes(self) -> dict[str, int]:
+        """Who waits, counted."""
+        return {
+            "waiting": len(self._waiting), "brief": len(self._brief), "watched": len(self._watchers), "early": len(self._early),
+            "reported": self.progress.size,
+        }
 
     # ---- effects
 
@@ -94,31 +102,44 @@ class Desk:
     async def submit(self, request: RunSimulation) -> dict[str, Any]:
         future, input_ = self._submission(request)
         self.engine.tell(input_)
-        return await future
+        return await self._answer(input_.handle, future)
 
     async def submit_many(self, request: RunMany) -> list[dict[str, Any]]:
         """All in order; each is accepted or refused by itself."""
-        futures: list[asyncio.Future[dict[str, Any]] | Refusal] = []
+        asked: list[tuple[int, asyncio.Future[dict[str, Any]]] | Refusal] = []
         for first in range(0, len(request.runs), SLICE):
             inputs: list[Input] = []
             for n, spec in enumerate(request.runs[first : first + SLICE], first):
                 try:
                     future, input_ = self._submission(RunSimulation(req_id=f"{request.req_id}.{n}", run=spec))
                     self._brief.add(input_.handle)
-                    futures.append(future)
+                    asked.append((input_.handle, future))
                     inputs.append(input_)
                 except Refusal as e:
                     self.counters.add("refused." + e.code)
-                    futures.append(e)
+                    asked.append(e)
             if inputs:
                 self.engine.tell(*inputs)
             await asyncio.sleep(0)
-        return [f.body() if isinstance(f, Refusal) else await _or_refusal(f) for f in futures]
+        until = asyncio.get_running_loop().time() + ANSWER_SECS
+        return [a.body() if isinstance(a, Refusal) else await _or_refusal(self._answer(*a, until=until)) for a in asked]
 
     async def cancel(self, request: RunCancel) -> dict[str, Any]:
         handle, future = self._handle()
         self.engine.tell(Cancel(handle, request))
-        return await future
+        return await self._answer(handle, future)
+
+    async def _answer(self, handle: int, future: asyncio.Future[dict[str, Any]], *, until: float | None = None) -> dict[str, Any]:
+        """What was decided, when it is durable. Raises Refusal."""
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + ANSWER_SECS if until is None else until):
+                return await future
+        except TimeoutError:
+            sentence = f"the store did not answer within {ANSWER_SECS:g} s; the same request (reqId) may be repeated"
+            raise Refusal("deadline", sentence) from None
+        finally:
+            self._waiting.pop(handle, None)
+            self._brief.discard(handle)
 
     def _submission(self, request: RunSimulation) -> tuple[asyncio.Future[dict[str, Any]], Submit]:
         check_spec(request.run, self.apps)
@@ -198,7 +219,10 @@ class Desk:
         return entry
 
     def describe(self, entry: Durable, *, hash_: str | None = None, serial: int = 0) -> dict[str, Any]:
-        reply = status(self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial)
+        fails_since = self.engine.fails_since if self.engine.paused else None
+        reply = status(
+            self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial, store_fails_since=fails_since,
+        )
         run = entry.job.run
         if run is None or reply.get("computeJobSerial") != run.serial:
             return {**reply, "parallelStatus": None}
@@ -264,8 +288,8 @@ async def _wait(event: asyncio.Event, secs: float) -> None:
         return  # the caller looks at the clock
 
 
-async def _or_refusal(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+async def _or_refusal(answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
-        return await future
+        return await answer
     except Refusal as e:
         return e.body()

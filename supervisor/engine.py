@@ -11,11 +11,12 @@ from typing import Protocol
 
 import msgspec
 
-from ..db.agent import AgentRecord, evolve_agent
+from ..db.agent import evolve_agent
 from ..db.batches import last_positions
 from ..db.events import RunRequested, agent_stream, job_stream
 from ..db.index import index_row
-from ..db.job import Job, evolve
+from ..db.job import evolve
+from ..db.state import AgentRecord, Job
 from ..db.store import Appended, Batch, EventStore
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
@@ -24,11 +25,13 @@ from ..runtime import crashpoints
 from .core import inputs as core_inputs
 from .core.decide import Decision, decide
 from .core.effects import Effect, FindTasks, ReplyRefusal
-from .core.inputs import AgentConnected, Cancel, Input, Now, Restarted, Submit
+from .core.inputs import AgentConnected, Cancel, Input, Now, Restarted, Submit, cancel_receipt
 from .core.world import Policy, World
 
 #: Finished jobs that somebody asked for are kept at hand for the next question.
 AT_HAND = 512
+#: Of those whose data takes more than LIGHT bytes as JSON, only so many.
+HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
 #: After a failed commit, requests are refused for this long before the store is tried again (monotonic seconds).
 PAUSE_SECS = 1.0
 
@@ -75,6 +78,11 @@ class _Pending(msgspec.Struct):
     result: Appended | Refusal | None = None
 
 
+def _heavy(job: Job) -> bool:
+    """Is what its run is about too large to be kept at hand for nobody?"""
+    return job.run is not None and job.run.spec.data is not None and len(msgspec.json.encode(job.run.spec.data)) > LIGHT
+
+
 class Engine:
     """Owns the world. One thread."""
 
@@ -85,8 +93,11 @@ class Engine:
         self.world = World(policy)
         self._pending: deque[_Pending] = deque()
         self._durable: OrderedDict[str, Durable] = OrderedDict()
+        self._heavy: OrderedDict[str, None] = OrderedDict()
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
+        #: wall time since when the store cannot be written
+        self.fails_since: float | None = None
         self._acting = False
         self._suspect = False
 
@@ -165,16 +176,19 @@ class Engine:
                 assert isinstance(pending.result, Refusal)
                 self._failed(pending, pending.result)
                 return
+        if not self._pending:
+            self.world.forget_idle()
 
     def _act(self, pending: _Pending, result: Appended) -> None:
         crashpoints.reached("supervisor.durable")
+        if pending.decision.writes:
+            self.fails_since = None
         for r in pending.decision.receipts:
             self._requests.pop((r.uid, r.req_id), None)
         positions = last_positions(Batch(writes=pending.decision.writes), result.first)
         for jid, job in pending.decision.touched.items():
             position = positions[job_stream(jid)]
-            self._durable[jid] = Durable(job, position, pending.at)
-            self._durable.move_to_end(jid)
+            self._keep(Durable(job, position, pending.at))
             self.ports.projected(job, position, pending.at)
             live = self.world.jobs.get(jid)
             if live is job and not job.busy:
@@ -184,6 +198,15 @@ class Engine:
             self.ports.perform(effect)
         crashpoints.reached("supervisor.acted")
 
+    def _keep(self, entry: Durable) -> None:
+        """At hand for the next question."""
+        jid = entry.job.jid
+        self._durable[jid] = entry
+        self._durable.move_to_end(jid)
+        if not entry.job.busy and _heavy(entry.job):
+            self._heavy[jid] = None
+            self._heavy.move_to_end(jid)
+
     def _trim(self) -> None:
         """Finished jobs are not kept for ever; busy ones are few and stay."""
         while len(self._durable) > AT_HAND + len(self.world.jobs):
@@ -192,13 +215,20 @@ class Engine:
                 self._durable.move_to_end(jid)
             else:
                 del self._durable[jid]
+        while len(self._heavy) > HEAVY_AT_HAND:
+            jid, _ = self._heavy.popitem(last=False)
+            entry_ = self._durable.get(jid)
+            if entry_ is not None and not entry_.job.busy:
+                del self._durable[jid]
 
     # ---- the store fails
 
     def _failed(self, first: _Pending, refusal: Refusal) -> None:
         """Forget what was decided on top of what is not durable; refuse those requests; fold anew when it works again."""
         self.ports.noticed(refusal.code, refusal.sentence)
-        self._paused_until = self.ports.now().mono + PAUSE_SECS
+        now = self.ports.now()
+        self._paused_until = now.mono + PAUSE_SECS
+        self.fails_since = now.wall if self.fails_since is None else self.fails_since
         lost, self._pending = [first, *self._pending], deque()
         for pending in lost:
             self._refuse(pending.inputs, refusal)
@@ -247,6 +277,14 @@ class Engine:
         elif self._suspect:
             self._refolded(self.ports.now())
 
+    def sizes(self) -> dict[str, int]:
+        """What is kept in memory, counted."""
+        world = self.world
+        return {
+            "jobs": len(world.jobs), "agents": len(world.agents), "claims": len(world.slots.claims), "pools": len(world.slots.pools),
+            "pending": len(self._pending), "atHand": len(self._durable), "requests": len(self._requests),
+        }
+
     @property
     def paused(self) -> bool:
         return self._paused_until is not None
@@ -263,6 +301,7 @@ class Engine:
         """The world, folded from the log."""
         self.world = World(self.policy)
         self._durable.clear()
+        self._heavy.clear()
         self._requests.clear()
         jobs: list[tuple[Job, int]] = []
         for jid in self.store.busy_jids():
@@ -270,7 +309,7 @@ class Engine:
             self._durable[jid] = entry
             jobs.append((entry.job, requested))
         keys = {self.world.key_of(j.run) for j, _ in jobs if j.run} | {t.agent_key for j, _ in jobs for t in j.live_tasks()}
-        self.world.restore(jobs, [self._agent_record(k) for k in keys])
+        self.world.restore(jobs, [self._agent_record(k) for k in sorted(keys)])
 
     def _read(self, jid: str) -> tuple[Durable, int]:
         """A job from its stream, with the position of its latest request."""
@@ -296,7 +335,8 @@ class Engine:
                 entry = self._durable.get(jid) or self._read(jid)[0]
                 if entry.job.version:
                     self.world.jobs[jid] = entry.job
-                    self._durable.setdefault(jid, entry)
+                    if jid not in self._durable:
+                        self._keep(entry)
                     fetched.append(jid)
         if isinstance(input_, Submit):
             spec = input_.request.run
@@ -307,16 +347,25 @@ class Engine:
         return fetched
 
     def _known(self, input_: Input) -> Input:
-        """Add where the same reqId led to before."""
-        if not isinstance(input_, Submit | Cancel):
-            return input_
-        uid = input_.request.run.uid if isinstance(input_, Submit) else input_.request.uid
-        req_id = input_.request.req_id
+        """Add where the same reqId led to before, and whether it was another kind of request that had it."""
+        match input_:
+            case Submit(request=request):
+                uid, own, other = request.run.uid, request.req_id, cancel_receipt(request.req_id)
+            case Cancel(request=request):
+                uid, own, other = request.uid, cancel_receipt(request.req_id), request.req_id
+            case _:
+                return input_
+        known = self._led_to(uid, own)
+        if known is not None:
+            return msgspec.structs.replace(input_, known=known)
+        return input_ if self._led_to(uid, other) is None else msgspec.structs.replace(input_, taken=True)
+
+    def _led_to(self, uid: str, req_id: str) -> tuple[str, int] | None:
         known = self._requests.get((uid, req_id))
-        if known is None:
-            receipt = self.store.receipt(uid, req_id)
-            known = (receipt.jid, receipt.serial) if receipt else None
-        return input_ if known is None else msgspec.structs.replace(input_, known=known)
+        if known is not None:
+            return known
+        receipt = self.store.receipt(uid, req_id)
+        return (receipt.jid, receipt.serial) if receipt else None
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
         """What the log knows of this agent (its tokens' hashes, for the handshake)."""
@@ -336,6 +385,6 @@ class Engine:
             entry, _ = self._read(jid)
             if not entry.job.version:
                 return None
-            self._durable[jid] = entry
+            self._keep(entry)
             self._trim()
         return entry

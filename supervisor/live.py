@@ -7,15 +7,15 @@ room for is made, so a slow one costs a few names.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
 import msgspec
-
-from ..db.job import Job
+from ..db.state import Job
 from ..protocol.errors import Refusal
 from ..protocol.ids import split_jid
 from ..protocol.messages import Stream
@@ -32,6 +32,8 @@ LIFE_SECS = 12 * 3600.0
 PER_USER, IN_ALL = 64, 4_096
 #: Statuses made in one go; jobs of a user that are looked at again and again.
 BATCH, LOOKED_AT = 64, 64
+#: and so long at most, seconds.
+MAKING_SECS = 0.01
 #: At the end, streams have so long to say so.
 CLOSE_SECS = 1.0
 
@@ -73,6 +75,9 @@ class Live:
         #: position up to which `changed` has told everything
         self.position = 0
 
+    def sizes(self) -> dict[str, int]:
+        return {"streams": sum(map(len, self._readers.values()))}
+
     def changed(self, job: Job, position: int) -> None:
         """A job changed durably. Positions grow."""
         self.position = position
@@ -109,7 +114,7 @@ class Live:
         """Blocks of events, made when they are taken; ends when the reader has left, is too old, or the supervisor stops."""
         loop = asyncio.get_running_loop()
         ends, silent_since = loop.time() + self._life, loop.time()
-        yield reader.first()
+        yield await reader.first()
         while not reader.left:
             if self._closing:
                 yield b": the supervisor is stopping; open the stream again\n\n"
@@ -201,10 +206,11 @@ class Reader:
 
     # ---- what is told
 
-    def first(self) -> bytes:
+    async def first(self) -> bytes:
         """Where everything stands; to one who comes back, only what changed meanwhile follows."""
         if self._resumed:
-            since = sorted((pair for pair in self._since(self._position) if pair[0] not in self._changed), key=lambda pair: pair[1])
+            changed = [pair async for pair in self._since(self._position)]
+            since = sorted((pair for pair in changed if pair[0] not in self._changed), key=lambda pair: pair[1])
             self._changed = dict(since) | self._changed
             self._progressed = dict.fromkeys(jid for jid in self._wish.jids if jid not in self._changed)
             # what can change without an event may have done so meanwhile, and is told when it is looked at
@@ -220,7 +226,7 @@ class Reader:
         rows = [] if self._named else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
         return list(self._wish.jids) or [row.jid for row in rows]
 
-    def _since(self, position: int) -> Iterator[tuple[str, int]]:
+    async def _since(self, position: int) -> AsyncIterator[tuple[str, int]]:
         """Jobs that changed after this position."""
         for jid in self._wish.jids:
             entry = self._durable(jid)
@@ -229,10 +235,13 @@ class Reader:
         before = None
         while not self._named:
             rows = self._desk.engine.store.jobs(uid=self._wish.uid, before=before, limit=200)
-            yield from ((row.jid, row.position) for row in rows if row.position > position)
+            for row in rows:
+                if row.position > position:
+                    yield row.jid, row.position
             if not rows or rows[-1].position <= position:
                 return
             before = rows[-1].position
+            await asyncio.sleep(0)
 
     async def news(self, secs: float) -> bytes:
         """What there is to tell, at the latest after `secs`; nothing then. Raises Refusal when its output cannot be followed."""
@@ -248,11 +257,14 @@ class Reader:
         return b"".join(events)
 
     def _statuses(self) -> Iterator[bytes]:
+        until = time.monotonic() + MAKING_SECS
         for jid, position in list(islice(self._changed.items(), BATCH)):
             del self._changed[jid]
             self._progressed.pop(jid, None)
             self._position = max(self._position, position)
             yield self._status(jid, self._id())
+            if time.monotonic() > until:
+                return  # the others have their turn when these are taken
 
     def _progress(self) -> Iterator[bytes]:
         for jid in list(islice(self._progressed, BATCH)):

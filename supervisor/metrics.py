@@ -1,6 +1,11 @@
-"""Counters of what was refused or noticed, by name. What reads them (status pages, scrapers) comes and goes; these stay."""
+"""Counters of what was refused or noticed, and readings of what there is, by name. What reads them comes and goes; these stay."""
 
+import asyncio
+import os
+import threading
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 
 class Counters:
@@ -8,9 +13,27 @@ class Counters:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._measured: dict[str, Callable[[], Any]] = {}
 
     def add(self, what: str, n: int = 1) -> None:
         self._counts[what] += n
 
     def all(self) -> dict[str, int]:
         return dict(sorted(self._counts.items()))
+
+    def measure(self, **readings: Callable[[], Any]) -> None:
+        """What there is at a moment (sizes, times) is read when somebody asks; as plain data."""
+        self._measured |= readings
+
+    def measured(self) -> dict[str, Any]:
+        return {what: reading() for what, reading in self._measured.items()}
+
+
+def process() -> dict[str, int]:
+    """What this process has of its machine. rss: bytes."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    return {
+        "rss": pages * os.sysconf("SC_PAGESIZE"), "descriptors": len(os.listdir("/proc/self/fd")), "tasks": len(asyncio.all_tasks()),
+        "threads": threading.active_count(),
+    }

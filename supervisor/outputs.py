@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 
 import msgspec
-
-from ..db.job import Attempt, Job, Task
+from ..db.state import Attempt, Job, Task
 from ..drivers.driver import TaskDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import base62

@@ -85,6 +85,10 @@ class Performer:
             case _:
                 assert_never(effect)
 
+    def sizes(self) -> dict[str, int]:
+        """What is under way, counted."""
+        return {"timers": len(self._timers), "work": len(self._work)}
+
     # ---- tasks
 
     def _task(self, effect: TaskEffect) -> None:

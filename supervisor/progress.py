@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-
-from ..db.job import Job
+from ..db.state import Job
 from ..protocol import reports
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, split_jid
@@ -42,6 +41,11 @@ class Progress:
         mine[token] = message
         if before is None or before.report != message.report:
             self.heard(token.jid)
+
+    @property
+    def size(self) -> int:
+        """Jobs of which a report is kept."""
+        return len(self._reports)
 
     def settle(self, job: Job) -> None:
         """The job changed durably: reports of what is over are dropped."""

@@ -8,16 +8,18 @@ import asyncio
 import contextlib
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
 
 from ..db.store import EventStore, IndexRow
 from ..protocol.ids import split_jid
 from ..protocol.status import CANCELED, COMPLETED, ERROR, PURGED
+from ..runtime import crashpoints
 from ..runtime.log import Log
 from .core.inputs import Now, Purge
 from .engine import Engine
 
-_PAGE = 256
+_PAGE = 64
 #: Directories that were given up to be removed; a dot keeps them out of what lists the user's simulations.
 _DOOMED = ".purged-"
 
@@ -31,12 +33,18 @@ class Purging:
     ) -> None:
         self._engine, self._store, self._log, self._now = engine, store, log, now
         self._user_root, self._after_secs, self._every_secs = user_root, after_secs, every_secs
-        #: what was looked at and is kept, by job: the next round need not read it again
-        self._kept: dict[str, int] = {}
+        #: by status: whatever last changed before this position was looked at and is kept for its plan; it need not be read again
+        self._kept_below: dict[str, int] = {}
+        #: what changed last after this position is not old, whatever its wall time says; and (monotonic time, position) of rounds since
+        self._old = 2**62
+        self._marks: deque[tuple[float, int]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._removing: set[asyncio.Task[None]] = set()
+        #: by the other name of what is being removed
+        self._removing: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
+        now = self._now()
+        self._ahead, self._old = now.wall - now.mono, self._store.head()
         if self._after_secs is not None:
             self._task = asyncio.get_running_loop().create_task(self._look_now_and_then(self._after_secs))
 
@@ -46,12 +54,12 @@ class Purging:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        await asyncio.gather(*self._removing)
+        await asyncio.gather(*self._removing.values())
 
     def remove(self, run_dir: str, serial: int) -> None:
         """Out of the way at once, gone a little later. Where there is none, it is done."""
-        folder, name = os.path.split(run_dir)
-        doomed = os.path.join(folder, f"{_DOOMED}{name}-{serial}")
+        crashpoints.reached("purge.decided")
+        doomed = _doomed(run_dir, serial)
         try:
             os.rename(run_dir, doomed)
         except FileNotFoundError:
@@ -60,41 +68,74 @@ class Purging:
             # the next round finds it again
             self._log("the run directory {} of a purged run cannot be removed: {}", run_dir, e.strerror)
             return
-        task = asyncio.get_running_loop().create_task(asyncio.to_thread(shutil.rmtree, doomed, ignore_errors=True))
-        self._removing.add(task)
-        task.add_done_callback(self._removing.discard)
+        crashpoints.reached("purge.renamed")
+        self._erase(doomed)
+
+    def _erase(self, doomed: str) -> None:
+        if doomed not in self._removing:
+            task = asyncio.get_running_loop().create_task(asyncio.to_thread(shutil.rmtree, doomed, ignore_errors=True))
+            self._removing[doomed] = task
+            task.add_done_callback(lambda _: self._removing.pop(doomed))
 
     async def _look_now_and_then(self, after_secs: float) -> None:
         while True:
             try:
-                await self._look(self._now().wall - after_secs)
+                self._age(after_secs)
+                await self._look(self._today() - after_secs)
             except Exception as e:
                 # it is tried again; nothing depends on it
                 self._log.exception("looking for runs to purge failed", error=e)
             await asyncio.sleep(self._every_secs)
 
+    def _age(self, after_secs: float) -> None:
+        """What this process saw end ages on the monotonic clock: its wall time may be from before a clock was set right."""
+        mono = self._now().mono
+        self._marks.append((mono, self._store.head()))
+        while self._marks[0][0] <= mono - after_secs:
+            self._old = self._marks.popleft()[1]
+
+    def _today(self) -> float:
+        """The wall time, unless it was set ahead since we began: no run is as old as that would make it."""
+        now = self._now()
+        return min(now.wall, now.mono + self._ahead)
+
     async def _look(self, ended_before: float) -> None:
         for status in (COMPLETED, CANCELED, ERROR, PURGED):
+            below = self._kept_below.get(status, 0)
             before: int | None = None
-            while rows := self._store.jobs(status=status, before=before, limit=_PAGE):
+            while rows := [r for r in self._store.jobs(status=status, before=before, limit=_PAGE) if r.position >= below]:
+                if before is None:
+                    self._kept_below[status] = rows[0].position + 1
                 before = rows[-1].position
-                self._page(rows, ended_before)
+                for row in rows:
+                    if not self._kept(row, ended_before):
+                        self._kept_below[status] = row.position
                 await asyncio.sleep(0)
 
-    def _page(self, rows: list[IndexRow], ended_before: float) -> None:
-        for row in rows:
-            if row.status == PURGED:
-                self._finish(row)
-            elif row.ended_at is not None and row.ended_at <= ended_before and self._kept.get(row.jid) != row.serial:
-                self._engine.tell(Purge(row.jid, row.serial, ended_before))
-                entry = self._engine.durable(row.jid)
-                if entry is not None and entry.job.run is not None and entry.job.run.spec.active_plan in self._engine.policy.kept_plans:
-                    self._kept[row.jid] = row.serial
+    def _kept(self, row: IndexRow, ended_before: float) -> bool:
+        """Purges it if it can be. Is it one that never will be, because of its user's plan?"""
+        if row.status == PURGED:
+            self._finish(row)
+            return False
+        if row.ended_at is None or row.ended_at > ended_before or row.position > self._old:
+            return False
+        self._engine.tell(Purge(row.jid, row.serial, ended_before))
+        entry = self._engine.durable(row.jid)
+        return entry is not None and entry.job.run is not None and entry.job.run.spec.active_plan in self._engine.policy.kept_plans
 
     def _finish(self, row: IndexRow) -> None:
-        """A crash may have come between the decision and the directory's new name."""
+        """A crash may have come between the decision, the directory's new name, and its end."""
         uid, sid, model = split_jid(row.jid)
         run_dir = os.path.join(self._user_root, uid, row.simulation_type, sid, model)
+        doomed = _doomed(run_dir, row.serial)
+        if os.path.lexists(doomed):
+            self._erase(doomed)
         job = self._engine.world.jobs.get(row.jid)
         if os.path.lexists(run_dir) and (job is None or (job.run is not None and job.run.serial == row.serial)):
             self.remove(run_dir, row.serial)
+
+
+def _doomed(run_dir: str, serial: int) -> str:
+    """What a directory is called that nobody shall find any more."""
+    folder, name = os.path.split(run_dir)
+    return os.path.join(folder, f"{_DOOMED}{name}-{serial}")

@@ -1,15 +1,23 @@
 """The edge: an HTTP body becomes a typed request, or a refusal with a code and a sentence. Nothing behind it sees raw data."""
 
-import json
-from typing import Any, TypeVar
+import asyncio
+from operator import methodcaller
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.redaction import is_secret
-from ..protocol.requests import RunSpec
+from ..protocol.requests import MAX_BULK, RunMany, RunSpec
 
-MAX_BODY = 8 * 1024 * 1024
+#: Bytes of a request for many runs, and of any other, which is taken apart in one go.
+MAX_BODY, MAX_ONE = 8 * 1024 * 1024, 2 * 1024 * 1024
+#: Fields of all objects of one request: before it is taken apart they are counted, which costs next to nothing.
+MAX_FIELDS = 16_000
+#: Runs are taken apart so many bytes at a time; between these the loop serves others.
+_GO = 32 * 1024
+#: What a request for many runs may have besides them, bytes.
+_AROUND = 4096
 #: What an app is given with a run or a call: bytes of JSON, levels, keys, list elements. It travels in one message to the agent,
 #: and what `protocol.codec` there would refuse has to be refused here.
 MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_KEYS, MAX_DATA_ITEMS = 256 * 1024, 10, 8_000, 90_000
@@ -21,12 +29,55 @@ T = TypeVar("T")
 
 def parse_body(body: bytes, type_: type[T]) -> T:
     """The request in this body. Raises Refusal (badRequest, tooLarge, tooDeep)."""
-    if len(body) > MAX_BODY:
-        raise Refusal("tooLarge", f"a request of {len(body)} bytes is over the limit of {MAX_BODY}")
+    _fits(body, MAX_ONE)
+    if _keys(body) > MAX_FIELDS:
+        raise Refusal("tooLarge", f"the request has more than {MAX_FIELDS} fields; give what is large as a file")
+    request: T = _decoded(body, type_)
+    _check_once(body)
+    return request
+
+
+async def parse_runs(body: bytes) -> RunMany:
+    """The same for many runs, which take too long to be taken apart in one go."""
+    _fits(body, MAX_BODY)
+    outer = _decoded(body, _Bulk)
+    _check_once(b"0".join(body.split(bytes(outer.runs), 1)), _AROUND)
+    specs: list[RunSpec] = []
+    size = 0
     try:
-        request = msgspec.json.decode(body, type=type_)
-        json.loads(body, object_pairs_hook=_once)
-        return request
+        raws: list[msgspec.Raw] = _decoded(bytes(outer.runs), _Runs)
+    except Refusal as e:
+        raise Refusal(e.code, f"{e.sentence} - at `$.runs`") from None
+    for raw in raws:
+        try:
+            specs.append(parse_body(bytes(raw), RunSpec))
+        except Refusal as e:
+            raise Refusal(e.code, f"run {len(specs)} of the request: {e.sentence}") from None
+        size += len(bytes(raw))
+        if size > _GO:
+            size = 0
+            await asyncio.sleep(0)
+    return RunMany(req_id=outer.req_id, runs=tuple(specs))
+
+
+class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A request for many runs, its runs not looked at."""
+
+    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    runs: msgspec.Raw
+
+
+_Runs = Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=MAX_BULK)]
+
+
+def _fits(body: bytes, limit: int) -> None:
+    if len(body) > limit:
+        raise Refusal("tooLarge", f"a request of {len(body)} bytes is over the limit of {limit}")
+
+
+def _decoded(body: bytes, type_: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as e:
         raise Refusal("badRequest", _sentence(str(e))) from None
     except RecursionError:
@@ -35,10 +86,22 @@ def parse_body(body: bytes, type_: type[T]) -> T:
         raise Refusal("badRequest", f"the body is not JSON: {str(e)[:200]}") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    """Two readers of an object with a key that is there twice may see two requests. Raises Refusal."""
-    if len(dict.fromkeys(key for key, _ in pairs)) != len(pairs):
+def _check_once(body: bytes, limit: int = MAX_ONE) -> None:
+    """Two readers of an object with a key that is there twice may see two requests. Raises Refusal.
+
+    Of such a key one is gone when the text was read; so it is read, written again, and the keys are counted.
+    """
+    if len(body) > limit or _keys(body) != _keys(msgspec.json.encode(_decoded(body, Any))):
         raise Refusal("badRequest", "the request does not fit: an object in it has a field twice")
+
+
+def _keys(text: bytes) -> int:
+    """How many keys its objects have: outside of strings, each has a colon."""
+    without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in text else text
+    return sum(map(_colons, without_escapes.split(b'"')[::2]))
+
+
+_colons = methodcaller("count", b":")
 
 
 def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:

@@ -36,7 +36,7 @@ class Uploads:
         try:
             upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name)
         except BaseException:
-            self._under_way[uid] -= 1
+            self._one_less(uid)
             raise
         return Receiver(upload, self._library.limit, lambda receiver: self._ended(uid, receiver))
 
@@ -66,6 +66,9 @@ class Uploads:
 
     def _closed(self, uid: str, task: "asyncio.Task[None]") -> None:
         self._closing.discard(task)
+        self._one_less(uid)
+
+    def _one_less(self, uid: str) -> None:
         self._under_way[uid] -= 1
         if not self._under_way[uid]:
             del self._under_way[uid]

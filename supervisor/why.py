@@ -1,10 +1,10 @@
 """Why a run is where it is, in a sentence with its evidence. Pure: the same for pages, JSON and the command line."""
 
 import datetime
+import signal
 from typing import Any
-
-from ..db.job import Job, Run
-from ..protocol.exits import ExitInfo, signal_name
+from ..db.state import Job, Run
+from ..protocol.exits import FAULTS, OUT_OF_MEMORY, ExitInfo, signal_name
 
 Answer = dict[str, Any]
 
@@ -68,8 +68,15 @@ def _ended(answer: Answer, run: Run) -> None:
             answer["sentence"] = "it waited longer than its queue limit and never started"
         case "startFailed":
             answer["sentence"] = exit_.sentence() if exit_ else "it could not be started"
+            if exit_ is not None and exit_.fault in FAULTS:
+                answer["evidence"].append(f"what was missing: {exit_.fault}")
+                answer["try"].append(FAULTS[exit_.fault])
         case "agentStartFailed":
             answer["sentence"], answer["not"] = run.error or "its agent could not be started", ["a fault of the job: it never started"]
+        case "shutdown":
+            answer["sentence"] = run.error or "it was ended from outside"
+            answer["not"] = ["canceled by anyone", "a time limit", "its own exit"]
+            answer["try"] = [f"jobscribe trace {jid}"]
         case "lost":
             answer["sentence"], answer["not"] = run.error or "its end is not known", ["a failure that the job reported"]
         case _:
@@ -79,16 +86,21 @@ def _ended(answer: Answer, run: Run) -> None:
 
 
 def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None) -> None:
+    memory = exit_ is not None and exit_.out_of_memory is True
+    if memory:
+        answer["try"].append(_MORE_MEMORY)
     if run.status == "completed":
-        answer["sentence"] = "it completed with exit code 0"
+        answer["sentence"] = "it completed with exit code 0" + (f", but {OUT_OF_MEMORY}" if memory else "")
         return
-    answer["not"] = ["canceled by anyone", "a time limit"]
+    answer["not"] += ["canceled by anyone", "a time limit"]
     if exit_ is None:
         answer["sentence"] = run.error or "it failed"
     elif exit_.signal is not None:
         answer["sentence"] = f"it was ended by {signal_name(exit_.signal)}, which this system did not send"
     else:
         answer["sentence"] = f"it ended by itself with exit code {exit_.code}" + _CODES.get(exit_.code or 0, "")
+    if memory:
+        answer["sentence"] += f": {OUT_OF_MEMORY}"
 
 
 _CODES = {
@@ -98,7 +110,20 @@ _CODES = {
 }
 
 
+_MORE_MEMORY = "give it more memory: a smaller input, fewer runs at once, or a machine or cgroup with a higher limit"
+
+
 def _memory(answer: Answer, exit_: ExitInfo) -> None:
+    killed = exit_.signal == signal.SIGKILL or exit_.shell_code == 128 + signal.SIGKILL
+    match exit_.out_of_memory:
+        case True:
+            answer["evidence"].append(f"{OUT_OF_MEMORY} (the kernel's own count)")
+        case False if killed:
+            answer["not"].append("a want of memory: the kernel killed nothing for that")
+        case None if killed and exit_.stop_reason is None:
+            answer["evidence"].append("whether memory had run out is not known: the kernel's counters do not tell it apart here")
+        case _:
+            pass
     if exit_.max_rss_bytes:
         answer["evidence"].append(f"largest memory of one process: {exit_.max_rss_bytes / 2**20:.0f} MiB")
     if exit_.survivors_killed:

@@ -12,11 +12,18 @@ from ...protocol.status import ERROR
 from . import placement
 from .effects import AgentReady, ClearTimer, Count, EndConnection, FindAgent, ReplyRefusal, SetTimer, StartAgent, StopAgent
 from .inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted, WantAgent
-from .world import Turn
+from .world import AgentView, Turn
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
+#: Runs that are ended in one decision, when their agent cannot be started.
+GIVEN_UP = 128
 #: Executions that may live keep us looking for their agent, at this pace after the usual tries.
 PATIENT_SECS = 60.0
+
+
+def _enter(turn: Turn, view: AgentView, phase: str) -> None:
+    if view.phase != phase:
+        view.phase, view.since = phase, turn.now.wall
 
 
 def ensure(turn: Turn, key: AgentKey) -> None:
@@ -25,7 +32,7 @@ def ensure(turn: Turn, key: AgentKey) -> None:
     if view.phase != "absent":
         return
     if view.record.handle is not None:
-        view.phase = "finding"
+        _enter(turn, view, "finding")
         turn.ask(FindAgent(key, view.record.handle))
     else:
         _start(turn, key)
@@ -55,7 +62,7 @@ def _start(turn: Turn, key: AgentKey) -> None:
     view = turn.world.agent(key)
     attempt = view.record.attempt + 1
     token, digest = turn.mint()
-    view.phase = "starting"
+    _enter(turn, view, "starting")
     turn.record_agent(key, AgentStartRequested(at=turn.now.wall, agent_key=key, token_hash=digest, attempt=attempt))
     turn.ask(StartAgent(key, attempt, token))
     turn.ask(SetTimer(("agent-start", key, attempt), turn.world.policy.agent_start_secs))
@@ -77,11 +84,11 @@ def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
     turn.ask(ClearTimer(("agent-start", key, attempt)))
     turn.record_agent(key, AgentStartFailed(at=turn.now.wall, agent_key=key, attempt=attempt, reason=reason))
     view.failures += 1
-    view.phase = "absent"
+    _enter(turn, view, "absent")
     if view.failures >= turn.world.policy.agent_start_tries:
         _give_up(turn, key, reason)
     if view.needed:
-        view.phase = "starting"
+        _enter(turn, view, "starting")
         wait = RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
         turn.ask(SetTimer(("agent-retry", key, attempt), wait))
 
@@ -93,18 +100,27 @@ def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
     for handle in view.wanted:
         turn.ask(ReplyRefusal(handle, Refusal("agentUnavailable", f"its agent could not be started: {reason}")))
     view.wanted.clear()
-    for jid, serial in list(view.queued):
+    if view.queued:
+        give_up_queued(turn, key, turn.world.next_number, reason)
+
+
+def give_up_queued(turn: Turn, key: AgentKey, before: int, reason: str) -> None:
+    """Runs that waited before this number of submission end; many of them some at a time, so that others are served in between."""
+    waiting = [ticket for ticket, number in turn.world.agent(key).queued.items() if number < before]
+    for jid, serial in waiting[:GIVEN_UP]:
         placement.leave(turn, key, (jid, serial))
         turn.ask(ClearTimer(("queue", jid, serial)))
         turn.record(jid, RunEnded(
             at=turn.now.wall, serial=serial, status=ERROR, reason="agentStartFailed", error=f"its agent could not be started: {reason}",
         ))
+    if len(waiting) > GIVEN_UP:
+        turn.ask(SetTimer(("agent-give-up", key, before, reason), 0.0))
 
 
 def retry(turn: Turn, key: AgentKey, attempt: int) -> None:
     view = turn.world.agent(key)
     if view.phase == "starting" and view.record.attempt == attempt and not view.record.starting:
-        view.phase = "absent"
+        _enter(turn, view, "absent")
         if view.needed:
             ensure(turn, key)
 
@@ -115,11 +131,11 @@ def start_deadline(turn: Turn, key: AgentKey, attempt: int) -> None:
     if view.phase not in ("starting", "stopping") or view.record.attempt != attempt:
         return
     if view.record.handle is not None and not view.placed:
-        view.phase = "stopping"
+        _enter(turn, view, "stopping")
         turn.ask(StopAgent(key, view.record.handle))
         turn.ask(SetTimer(("agent-start", key, attempt), turn.world.policy.agent_start_secs))
     elif view.record.handle is not None:
-        view.phase = "finding"
+        _enter(turn, view, "finding")
         turn.ask(FindAgent(key, view.record.handle))
     else:
         failed(turn, key, attempt, f"no word from it within {turn.world.policy.agent_start_secs:g} s")
@@ -149,7 +165,10 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
         placement.withdraw_all(turn, key)
     turn.ask(ClearTimer(("agent-start", key, view.record.attempt)))
     turn.ask(ClearTimer(("agent-return", key)))
-    view.phase, view.epoch, view.synced, view.failures = "up", input_.epoch, False, 0
+    if view.epoch and not view.synced:
+        turn.ask(ClearTimer(("sync", key, view.epoch)))
+    _enter(turn, view, "up")
+    view.epoch, view.synced, view.doubted, view.failures = input_.epoch, False, False, 0
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
     view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
     turn.ask(SetTimer(("sync", key, view.epoch), turn.world.policy.op_reply_secs))
@@ -162,12 +181,15 @@ def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
     key, view = input_.key, turn.world.agent(input_.key)
     if view.phase != "up" or view.epoch != input_.epoch:
         return
+    if not view.synced:
+        turn.ask(ClearTimer(("sync", key, view.epoch)))
     placement.withdraw_all(turn, key)
     if not view.placed:
         view.unknown_since = None
     elif view.synced or view.unknown_since is None:
         view.unknown_since = turn.now.wall
-    view.phase, view.synced = "absent", False
+    _enter(turn, view, "absent")
+    view.synced = False
     if view.needed:
         ensure(turn, key)
 
@@ -178,11 +200,11 @@ def found(turn: Turn, input_: DriverFound) -> None:
         return
     if input_.state == "gone":
         turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason=input_.detail))
-        view.phase = "absent"
+        _enter(turn, view, "absent")
         if view.needed:
             _start(turn, key)
         return
-    view.phase = "away"
+    _enter(turn, view, "away")
     turn.ask(SetTimer(("agent-return", key), turn.world.policy.agent_return_secs))
 
 
@@ -191,6 +213,6 @@ def return_deadline(turn: Turn, key: AgentKey) -> None:
     view = turn.world.agent(key)
     if view.phase != "away":
         return
-    view.phase = "absent"
+    _enter(turn, view, "absent")
     if view.needed:
         ensure(turn, key)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
-
-from ...db.job import Job
+from ...db.state import Job
 from ...db.store import Receipt, Write
 from ...protocol.errors import Refusal
 from . import agency, execution, purging, stopping, submission
@@ -100,6 +99,8 @@ def _timer(turn: Turn, fired: TimerFired) -> None:
             agency.retry(turn, key, attempt)
         case ("agent-return", key):
             agency.return_deadline(turn, key)
+        case ("agent-give-up", key, before, reason):
+            agency.give_up_queued(turn, key, before, reason)
         case ("queue", jid, serial):
             stopping.queue_limit(turn, jid, serial)
         case ("limit", token):

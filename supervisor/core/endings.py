@@ -3,6 +3,12 @@
 from ...protocol.exits import ExitInfo
 from ...protocol.status import CANCELED, COMPLETED, ERROR
 
+#: Nobody canceled such a run, and no limit of its own was reached.
+SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
+
+#: The log was set back to before this run was started: what ran was taken for a leftover.
+LEFTOVER = "it was ended because the log, which had been set back, did not know that it had been started"
+
 
 def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
     """(status, reason, error) of a run whose only task ended like this and which nobody had stopped in the books.
@@ -12,6 +18,10 @@ def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
     """
     if exit_.stop_reason == "timeLimit":
         return CANCELED, "timeLimit", None
+    if exit_.stop_reason == "shutdown":
+        return ERROR, "shutdown", SHUTDOWN
+    if exit_.stop_reason == "lost":
+        return ERROR, "lost", LEFTOVER
     if exit_.stop_reason is not None:
         return CANCELED, "cancel", None
     if exit_.source == "start":

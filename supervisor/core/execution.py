@@ -10,7 +10,7 @@ from typing import assert_never
 import msgspec
 
 from ...db.events import AttemptEnded, RunEnded, TaskEnded, TaskStarted
-from ...db.job import Task
+from ...db.state import Task
 from ...protocol import reports
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import AgentKey, Token
@@ -20,6 +20,9 @@ from .effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, Sett
 from .endings import outcome
 from .inputs import AgentGap, AgentSaid
 from .world import AgentView, Turn, owner
+
+#: It may have run: what its keeper wrote down need not have been on the disk when the power went.
+RESTARTED = "the machine was restarted while it was being started"
 
 
 def said(turn: Turn, input_: AgentSaid) -> None:
@@ -96,6 +99,8 @@ def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
 def _running(turn: Turn, task: Task, execution: Execution) -> None:
     token = task.token
     view = turn.world.agent(task.agent_key)
+    if execution.elapsed_secs is not None:
+        turn.world.began[token] = turn.now.mono - execution.elapsed_secs
     if task.pid is None and execution.pid is not None:
         turn.record(token.jid, TaskStarted(
             at=turn.now.wall, token=token, pid=execution.pid, start_ticks=execution.start_ticks or 0,
@@ -116,6 +121,8 @@ def _unwanted(turn: Turn, token: Token) -> bool:
 
 def _ended(turn: Turn, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(source="lost", detail="the agent reported its end and nothing else")
+    if exit_.source == "start" and _restarted(turn.world.agent(task.agent_key), task):
+        exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
     finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
     turn.ask(SettleTasks(task.agent_key, (task.token,)))
 
@@ -130,6 +137,7 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
             at=at, token=token, pid=pid, start_ticks=start_ticks or 0, started_at=exit_.started_at or at,
             host=view.host, boot_id=view.boot_id,
         ))
+    turn.world.began.pop(token, None)
     for timer in ("op", "limit", "stop"):
         turn.ask(ClearTimer((timer, token)))
     turn.record(token.jid, TaskEnded(at=at, token=token, exit=exit_))
@@ -171,15 +179,27 @@ def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
 def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
     """Everything the agent knows against everything the log believes to be with it; then it is up to date and gets work."""
     view = turn.world.agent(key)
+    if not view.synced and not view.doubted and any(_started(turn, token) for token in view.placed - known.keys()):
+        # it may be the last word of an agent that was replaced since, on its way for long; who is gone does not answer
+        view.doubted = True
+        turn.ask(FindTasks(key))
+        return
+    before = {token.jid for token in view.placed}
     for token in sorted(view.placed - known.keys()):
         _unknown_to_agent(turn, key, token)
     for execution in known.values():
         update(turn, key, execution)
     if not view.synced:
+        view.news, view.news_since = {jid: job.version for jid, job in turn.touched.items() if jid in before}, view.unknown_since
         view.synced, view.unknown_since = True, None
         turn.ask(ClearTimer(("sync", key, view.epoch)))
         placement.claim_all(turn, key)
         agency.ready(turn, key)
+
+
+def _started(turn: Turn, token: Token) -> bool:
+    task = turn.world.task(token)
+    return task is not None and task.live and task.pid is not None
 
 
 def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
@@ -191,8 +211,15 @@ def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
         return
     if _unwanted(turn, token):
         stopping.remind(turn, token)
+    elif _restarted(turn.world.agent(key), task):
+        finish(turn, task, ExitInfo(source="lost", detail=RESTARTED))
     else:
         placement.launch(turn, key, token)
+
+
+def _restarted(view: AgentView, task: Task) -> bool:
+    """Was its machine restarted since it was placed? Then its traces may be lost with what was not yet on the disk."""
+    return task.boot_id is not None and view.boot_id not in ("", task.boot_id)
 
 
 def sync_deadline(turn: Turn, key: AgentKey, epoch: int) -> None:

@@ -19,18 +19,23 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True):
-    """A run was asked for. `handle` names who waits for the reply; `known` is where the same reqId led to before."""
+    """A run was asked for. `handle` names who waits for the reply; `known` is where the same reqId led to before.
+
+    taken: another kind of request had this reqId.
+    """
 
     handle: int
     request: RunSimulation
     run_dir: str
     known: tuple[str, int] | None = None
+    taken: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True):
     handle: int
     request: RunCancel
     known: tuple[str, int] | None = None
+    taken: bool = False
 
 
 class WantAgent(msgspec.Struct, frozen=True):
@@ -124,6 +129,11 @@ Input = (
     | TimerFired
     | Restarted
 )
+
+
+def cancel_receipt(req_id: str) -> str:
+    """Under which a cancel with this reqId is on record. No reqId has a slash, so that a submission is never taken for a cancel."""
+    return "cancel/" + req_id
 
 
 def jids(input_: Input) -> tuple[str, ...]:

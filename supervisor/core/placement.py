@@ -2,12 +2,16 @@
 
 A run whose agent is not up waits outside the pools, so that a broken agent of one user holds no slot of another. When the
 agent is up and known, its runs ask for their slots in the order of submission; whoever holds all three is placed at once.
+
+Only the first of an agent's runs ask; the others, who could not get anything before these, stand behind them. So an agent that
+comes or goes, or a slot that becomes free, costs the same however many wait.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 from ...db.events import TaskPlaced
-from ...db.job import Job
+from ...db.state import Job
 from ...protocol.ids import AgentKey, Token, op_id
 from ...protocol.messages import AppInput, TaskSpec
 from . import slots
@@ -16,6 +20,8 @@ from .slots import Ticket
 from .world import Turn, dir_pool, pools_of
 
 ROLE, INDEX = "main", 0
+#: Runs of one agent that ask for slots at once; when half of them have what they want, others follow.
+ASKING = 128
 
 
 def enqueue(turn: Turn, job: Job) -> AgentKey:
@@ -23,49 +29,66 @@ def enqueue(turn: Turn, job: Job) -> AgentKey:
     run = job.run
     assert run is not None
     key = turn.world.key_of(run)
-    number = turn.world.number()
-    turn.world.agent(key).queued[(job.jid, run.serial)] = number
-    claim(turn, key, (job.jid, run.serial), number)
+    turn.world.agent(key).queued[(job.jid, run.serial)] = turn.world.number()
+    claim_all(turn, key)
     return key
 
 
-def claim(turn: Turn, key: AgentKey, ticket: Ticket, number: int) -> None:
-    view = turn.world.agent(key)
-    if view.phase == "up" and view.synced:
-        place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0])))
-
-
 def claim_all(turn: Turn, key: AgentKey) -> None:
-    """The agent is up: its queued runs ask for slots, oldest first."""
-    for ticket, number in sorted(turn.world.agent(key).queued.items(), key=lambda pair: pair[1]):
-        claim(turn, key, ticket, number)
+    """If the agent is up, its queued runs ask for slots, oldest first."""
+    view = turn.world.agent(key)
+    if view.phase != "up" or not view.synced:
+        return
+    while (room := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
+        behind = ((ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking)
+        for ticket, number in list(islice(behind, room)):
+            view.asking.add(ticket)
+            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0])))
 
 
 def withdraw_all(turn: Turn, key: AgentKey) -> None:
     """The agent is away: its queued runs wait outside the pools again."""
-    for ticket in list(turn.world.agent(key).queued):
-        place(turn, slots.release(turn.world.slots, ticket))
+    view = turn.world.agent(key)
+    # the last first, so that none of them gets what another one of them gives back
+    for ticket in sorted(view.asking, key=view.queued.__getitem__, reverse=True):
+        view.asking.discard(ticket)
+        _give_back(turn, ticket)
 
 
 def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
     """A queued run does not want to run any more."""
-    turn.world.agent(key).queued.pop(ticket, None)
-    place(turn, slots.release(turn.world.slots, ticket))
+    view = turn.world.agent(key)
+    view.queued.pop(ticket, None)
+    view.asking.discard(ticket)
+    _give_back(turn, ticket)
+    _follow(turn, {key})
 
 
 def over(turn: Turn, key: AgentKey, token: Token) -> None:
     """Nothing is left of this execution: its slots go to whoever is next."""
     turn.world.agent(key).placed.discard(token)
-    place(turn, slots.release(turn.world.slots, (token.jid, token.serial)))
+    _give_back(turn, (token.jid, token.serial))
 
 
 def running(turn: Turn, token: Token) -> None:
     """It started: the run directory may be read from now on."""
-    place(turn, slots.release(turn.world.slots, (token.jid, token.serial), dir_pool(token.jid)))
+    _give_back(turn, (token.jid, token.serial), dir_pool(token.jid))
 
 
-def place(turn: Turn, tickets: Iterable[Ticket]) -> None:
-    """These hold all their slots: assign them, durably, then launch."""
+def _give_back(turn: Turn, ticket: Ticket, only: str | None = None) -> None:
+    _follow(turn, place(turn, slots.release(turn.world.slots, ticket, only)))
+
+
+def _follow(turn: Turn, keys: Iterable[AgentKey]) -> None:
+    """Fewer runs of these agents ask than did: others may."""
+    for key in sorted(keys):
+        if len(turn.world.agent(key).asking) <= ASKING // 2:
+            claim_all(turn, key)
+
+
+def place(turn: Turn, tickets: Iterable[Ticket]) -> set[AgentKey]:
+    """These hold all their slots: assign them, durably, then launch. Returns whose they are."""
+    keys: set[AgentKey] = set()
     for jid, serial in tickets:
         run = turn.world.jobs[jid].run
         assert run is not None and run.serial == serial
@@ -73,11 +96,16 @@ def place(turn: Turn, tickets: Iterable[Ticket]) -> None:
         token = Token(jid, serial, len(run.attempts) + 1, ROLE, INDEX)
         view = turn.world.agent(key)
         view.queued.pop((jid, serial), None)
+        view.asking.discard((jid, serial))
         view.placed.add(token)
+        keys.add(key)
         if run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs:
             turn.ask(ClearTimer(("queue", jid, serial)))
-        turn.record(jid, TaskPlaced(at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run")))
+        turn.record(jid, TaskPlaced(
+            at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run"), boot_id=view.boot_id or None,
+        ))
         launch(turn, key, token)
+    return keys
 
 
 def launch(turn: Turn, key: AgentKey, token: Token) -> None:

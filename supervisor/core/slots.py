@@ -6,7 +6,7 @@ asks and vanish when nobody holds or waits, so that memory follows what is live.
 give the same grants.
 """
 
-import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -18,7 +18,7 @@ Ticket = tuple[str, int]
 class Pool(msgspec.Struct):
     capacity: int
     holders: set[Ticket] = msgspec.field(default_factory=set)
-    #: heap of (number, ticket); tickets that gave up are left in it until they come up
+    #: (number, ticket) of who waits, lowest first
     queue: list[tuple[int, Ticket]] = msgspec.field(default_factory=list)
 
 
@@ -30,12 +30,16 @@ class Claim(msgspec.Struct):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Why a ticket waits: for this pool, behind so many others, while `in_use` of `capacity` are taken."""
+    """Why a ticket waits: for this pool, behind so many others, while `holders` have what there is."""
 
     pool: str
     ahead: int
-    in_use: int
+    holders: frozenset[Ticket]
     capacity: int
+
+    @property
+    def in_use(self) -> int:
+        return len(self.holders)
 
 
 class Slots(msgspec.Struct):
@@ -71,6 +75,9 @@ def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticke
         del slots.claims[ticket]
         freed = claim.pools[: claim.held]
         waited = claim.pools[claim.held : claim.held + 1]
+        for name in waited:
+            queue = slots.pools[name].queue
+            del queue[bisect_left(queue, (claim.number, ticket))]
     else:
         if only not in claim.pools[: claim.held]:
             return []
@@ -94,8 +101,7 @@ def wait_of(slots: Slots, ticket: Ticket) -> Wait | None:
         return None
     name = claim.pools[claim.held]
     pool = slots.pools[name]
-    ahead = len({t for number, t in pool.queue if number < claim.number and _waits_for(slots, t, name)})
-    return Wait(name, ahead, len(pool.holders), pool.capacity)
+    return Wait(name, bisect_left(pool.queue, (claim.number, ticket)), frozenset(pool.holders), pool.capacity)
 
 
 def broken(slots: Slots) -> list[str]:
@@ -106,9 +112,12 @@ def broken(slots: Slots) -> list[str]:
             claim = slots.claims.get(t)
             if claim is None or name not in claim.pools[: claim.held]:
                 out.append(f"{name} is held by {t}, which does not know")
-        if not pool.holders and not any(_waits_for(slots, t, name) for _, t in pool.queue):
+        out.extend(f"{t} stands in the queue of {name} and does not wait for it" for _, t in pool.queue if not _waits_for(slots, t, name))
+        if pool.queue != sorted(pool.queue):
+            out.append(f"the queue of {name} is out of order")
+        if not pool.holders and not pool.queue:
             out.append(f"{name} is kept though unused")
-        if len(pool.holders) < pool.capacity and any(_waits_for(slots, t, name) for _, t in pool.queue):
+        if len(pool.holders) < pool.capacity and pool.queue:
             out.append(f"{name} has room and somebody waits")
     for t, claim in slots.claims.items():
         out.extend(f"{t} believes it holds {name}" for name in claim.pools[: claim.held] if t not in slots.pools[name].holders)
@@ -123,8 +132,8 @@ def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
         while claim.held < len(claim.pools):
             name = claim.pools[claim.held]
             pool = _pool(slots, name)
-            if len(pool.holders) >= pool.capacity or _first(slots, name) is not None:
-                _enqueue(slots, name, claim.number, ticket)
+            if len(pool.holders) >= pool.capacity or pool.queue:
+                insort(pool.queue, (claim.number, ticket))
                 break
             pool.holders.add(ticket)
             claim.held += 1
@@ -136,31 +145,12 @@ def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
 def _grant(slots: Slots, name: str) -> list[Ticket]:
     out: list[Ticket] = []
     pool = slots.pools.get(name)
-    while pool is not None and len(pool.holders) < pool.capacity:
-        ticket = _first(slots, name)
-        if ticket is None:
-            break
-        heapq.heappop(pool.queue)
+    while pool is not None and pool.queue and len(pool.holders) < pool.capacity:
+        _, ticket = pool.queue.pop(0)
         pool.holders.add(ticket)
         slots.claims[ticket].held += 1
         out.extend(_advance(slots, [ticket]))
     return out
-
-
-def _enqueue(slots: Slots, name: str, number: int, ticket: Ticket) -> None:
-    pool = slots.pools[name]
-    if len(pool.queue) > 64 and len(pool.queue) > 2 * len(slots.claims):
-        # tickets that gave up and came back (an agent that comes and goes) must not pile up
-        pool.queue = sorted({entry for entry in pool.queue if _waits_for(slots, entry[1], name)})
-    heapq.heappush(pool.queue, (number, ticket))
-
-
-def _first(slots: Slots, name: str) -> Ticket | None:
-    """Who is next in this pool; drops those that gave up."""
-    queue = slots.pools[name].queue
-    while queue and not _waits_for(slots, queue[0][1], name):
-        heapq.heappop(queue)
-    return queue[0][1] if queue else None
 
 
 def _waits_for(slots: Slots, ticket: Ticket, name: str) -> bool:
@@ -177,5 +167,5 @@ def _pool(slots: Slots, name: str) -> Pool:
 
 def _forget_if_unused(slots: Slots, name: str) -> None:
     pool = slots.pools.get(name)
-    if pool is not None and not pool.holders and _first(slots, name) is None:
+    if pool is not None and not pool.holders and not pool.queue:
         del slots.pools[name]

@@ -6,14 +6,14 @@ is owed until an agent reports that nothing is left. The intent is on record bef
 
 
 from ...db.events import RunEnded, StopRequested
-from ...db.job import Job, Run, Stop
+from ...db.state import Job, Run, Stop
 from ...db.store import Receipt
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.status import CANCELED
 from . import placement
 from .effects import ClearTimer, ReplyStatus, SetTimer, StopTask
-from .inputs import Cancel
+from .inputs import Cancel, cancel_receipt
 from .world import Turn, owner
 
 #: A stop is asked for again until it is reported done.
@@ -29,12 +29,14 @@ def cancel(turn: Turn, input_: Cancel) -> None:
     run = job.run
     if input_.known is not None and input_.known[0] != job.jid:
         raise Refusal("conflict", f"reqId {request.req_id} was used for another job before; a new request needs a new reqId")
+    if input_.taken:
+        raise Refusal("conflict", f"reqId {request.req_id} was used to submit a run; a cancel needs a reqId of its own")
     serial = input_.known[1] if input_.known else request.compute_job_serial or run.serial
     turn.ask(ReplyStatus(input_.handle, job.jid, serial))
     if input_.known is not None:
         return
     # also when there is nothing to do: the same request again must not hit a run that came after it
-    turn.receipts.append(Receipt(uid=request.uid, req_id=request.req_id, jid=job.jid, serial=serial, at=turn.now.wall))
+    turn.receipts.append(Receipt(uid=request.uid, req_id=cancel_receipt(request.req_id), jid=job.jid, serial=serial, at=turn.now.wall))
     if serial != run.serial or not run.active:
         return
     _stop(turn, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
@@ -48,11 +50,16 @@ def queue_limit(turn: Turn, jid: str, serial: int) -> None:
 
 
 def time_limit(turn: Turn, token: Token) -> None:
-    """The keeper should have ended it by now; the supervisor steps in."""
+    """Its keeper should have ended it by now, and is told to, again and again.
+
+    Nothing is on record for that: it may have ended by itself long ago, and whoever was there will say so. What the keeper ends
+    because of this comes back with this reason.
+    """
     task = turn.world.task(token)
     run = _live(turn, token.jid, token.serial)
     if run is not None and task is not None and task.live:
-        _stop(turn, run, token.jid, "timeLimit", by="supervisor")
+        turn.ask(StopTask(task.agent_key, token, "timeLimit", run.spec.grace_secs))
+        turn.ask(SetTimer(("limit", token), REMIND_SECS + run.spec.grace_secs))
 
 
 def remind(turn: Turn, token: Token) -> None:

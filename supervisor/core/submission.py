@@ -10,7 +10,7 @@ import hashlib
 import msgspec
 
 from ...db.events import RunRequested
-from ...db.job import Job, Run
+from ...db.state import Job, Run
 from ...db.store import Receipt
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
@@ -30,13 +30,15 @@ def submit(turn: Turn, input_: Submit) -> None:
     if input_.known is not None:
         _reply_known(turn, input_, jid)
         return
+    if input_.taken:
+        raise Refusal("conflict", f"reqId {request.req_id} was used for a cancel; a new request needs a new reqId")
     job = turn.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
     if run is not None and _answered_by(run, request, spec):
         turn.ask(ReplyStatus(input_.handle, jid, run.serial))
         _receipt(turn, request.req_id, jid, run.serial)
         return
-    serial = max((run.serial if run else 0) + 1, int(turn.now.wall))
+    serial = max((run.serial if run else 0) + 1, int(turn.now.wall), turn.world.policy.serial_floor)
     turn.record(jid, RunRequested(
         at=turn.now.wall, serial=serial, spec=spec, run_dir=input_.run_dir, req_id=request.req_id, mono=turn.now.mono,
         boot_id=turn.now.boot_id,

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from ...db.agent import AgentRecord, evolve_agent
+from ...db.agent import evolve_agent
 from ...db.events import AgentEvent, JobEvent, agent_stream, job_stream
-from ...db.job import Job, Run, Task, evolve
+from ...db.job import evolve
+from ...db.state import AgentRecord, Job, Run, Task
 from ...db.store import Receipt, Write
 from ...protocol.ids import AgentKey, Token, derived_id, split_jid
 from ...protocol.messages import Execution
@@ -42,6 +43,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     limit_slack_secs: float = 5.0
     time_limit_secs: float | None = None
     queue_limit_secs: float | None = None
+    #: the log was set back: lower serials may have been used in what it has lost
+    serial_floor: int = 0
 
 
 class AgentView(msgspec.Struct, kw_only=True):
@@ -53,8 +56,12 @@ class AgentView(msgspec.Struct, kw_only=True):
 
     record: AgentRecord
     phase: str = "absent"
+    #: wall time since when it is in this phase
+    since: float | None = None
     epoch: int = 0
     synced: bool = False
+    #: its first snapshot missed something that runs, and it was asked again
+    doubted: bool = False
     #: wall time since when nobody can know what its executions do
     unknown_since: float | None = None
     failures: int = 0
@@ -66,8 +73,14 @@ class AgentView(msgspec.Struct, kw_only=True):
     #: highest number of a snapshot of this connection that was complete
     snapshot_done: int = 0
     snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
-    #: queued runs of this key, by ticket: number of submission
+    #: jobs that the first snapshot of this connection changed, and the version of each that says so: until that is durable, nobody
+    #: is told more than before, which was not known since news_since
+    news: dict[str, int] = msgspec.field(default_factory=dict)
+    news_since: float | None = None
+    #: queued runs of this key, by ticket: number of submission; in this order
     queued: dict[Ticket, int] = msgspec.field(default_factory=dict)
+    #: of these, who asks for slots: the first ones, and only so many (see `placement`)
+    asking: set[Ticket] = msgspec.field(default_factory=set)
     #: placed and not ended
     placed: set[Token] = msgspec.field(default_factory=set)
     #: who waits for it to be up, besides runs
@@ -85,7 +98,11 @@ class World:
         self.policy = policy
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentView] = {}
+        #: agents that were looked at since `forget_idle`
+        self._looked_at: set[AgentKey] = set()
         self.slots = Slots(capacity=self._capacity)
+        #: monotonic time at which an execution began, as far as its agent has said so
+        self.began: dict[Token, float] = {}
         self.next_number = 1
 
     def _capacity(self, pool: str) -> int:
@@ -101,7 +118,16 @@ class World:
         view = self.agents.get(key)
         if view is None:
             view = self.agents[key] = AgentView(record=AgentRecord(key=key))
+        self._looked_at.add(key)
         return view
+
+    def forget_idle(self) -> None:
+        """Agents that are not there and that nobody needs are in the log only. To be called when all that was decided is durable."""
+        for key in self._looked_at:
+            view = self.agents.get(key)
+            if view is not None and view.phase == "absent" and not view.needed:
+                del self.agents[key]
+        self._looked_at.clear()
 
     def key_of(self, run: Run) -> AgentKey:
         spec = run.spec

@@ -15,7 +15,7 @@ from .handler import Handler
 
 async def call(h: Handler) -> Any:
     request: CallRequest = h.parsed(CallRequest)
-    op = h.services.calls.new_op()
+    op, h.owner = h.services.calls.new_op(), request.uid
     h.log_call(API_NAMES[request.job_cmd], about(request), request.uid, op)
     answering = asyncio.ensure_future(h.services.calls.call(request, op))
     h.on_gone = answering.cancel

@@ -1,5 +1,6 @@
 """The log of events as a stream of server-sent events, for front ends: durable, in order, resumable by position."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,17 +25,25 @@ async def events(h: Handler) -> Any:
     begin_stream(h)
     # where it begins is said at once, so that a reader who is cut off before the first event misses nothing
     h.write(f"id: {after}\n\n")
-    await h.flush()
-    pages: AsyncIterator[list[Stored]] = h.desk.feed.follow(after, wanted, KEEPALIVE_SECS)
+    await h.send()
+    telling = asyncio.ensure_future(_tell(h, h.desk.feed.follow(after, wanted, KEEPALIVE_SECS)))
+    h.on_gone = telling.cancel
+    try:
+        await telling
+    except asyncio.CancelledError:
+        return None  # nobody is there to hear it
+    return None
+
+
+async def _tell(h: Handler, pages: AsyncIterator[list[Stored]]) -> None:
     try:
         async for page in pages:
             h.write("".join(map(_sse, page)) or ": nothing new\n\n")
-            await h.flush()
+            await h.send()
     except tornado.iostream.StreamClosedError:
-        return None
+        return
     finally:
         await pages.aclose()  # type: ignore[attr-defined]
-    return None
 
 
 def begin_stream(h: Handler) -> None:

@@ -15,15 +15,15 @@ import tornado.web
 from ...protocol.errors import Refusal
 from ...protocol.ids import short_op
 from ...protocol.redaction import REDACTED
+from ...protocol.requests import RunMany
 from ..calls import Calls
 from ..desk import Desk
 from ..leases import Leases
 from ..live import Live
-from ..requests import MAX_BODY, parse_body
+from ..requests import MAX_BODY, parse_body, parse_runs
 from ..uploads import Uploads
+from .unsent import STALL_SECS, Unsent
 
-#: Who does not take what is sent within this time is cut off.
-STALL_SECS = 60.0
 _NO_LIMIT = 2**62
 #: Of a body that is refused, so much is read and thrown away before the connection is ended.
 _DROPPED_AT_MOST = 4 * MAX_BODY
@@ -38,6 +38,7 @@ class Services(NamedTuple):
     uploads: Uploads
     leases: Leases
     secret: str
+    unsent: Unsent
 
 
 class Sink(Protocol):
@@ -82,6 +83,8 @@ class Handler(tornado.web.RequestHandler):
         self.sink: Sink | None = None
         #: called when the client has gone away before it had its answer
         self.on_gone: Callable[[], object] = lambda: None
+        #: the user who asks, as far as his answers may be large
+        self.owner = ""
         self._body = bytearray()
         self._taken = 0
         self._refusal: Refusal | None = None
@@ -140,6 +143,7 @@ class Handler(tornado.web.RequestHandler):
             self._refuse(self._refusal)
 
     def on_connection_close(self) -> None:
+        super().on_connection_close()  # who waits for the rest of the body does not wait any more
         self.on_gone()
         self.on_finish()
 
@@ -211,13 +215,30 @@ class Handler(tornado.web.RequestHandler):
             raise Refusal("unauthenticated", "the secret is missing or wrong")
 
     def _json(self, code: int, body: Any) -> None:
-        if not self._finished:
-            self.set_status(code)
-            self.set_header("Content-Type", "application/json")
-            self.finish(body if isinstance(body, bytes) else msgspec.json.encode(body))
+        if self._finished:
+            return
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        try:
+            self.services.unsent.check(self.owner, len(data))
+        except Refusal as e:
+            self._refuse(e)
+            return
+        self.set_status(code)
+        self.set_header("Content-Type", "application/json")
+        self.end(data)
+
+    def end(self, data: bytes) -> None:
+        """The last of the answer; it has its time to be taken."""
+        self.finish(data)
+        stream = getattr(self.request.connection, "stream", None)
+        if stream is not None:
+            self.services.unsent.watch(stream, self.owner, len(data))
 
     def parsed(self, type_: type[Any]) -> Any:
         return parse_body(bytes(self._body), type_)
+
+    async def parsed_runs(self) -> RunMany:
+        return await parse_runs(bytes(self._body))
 
     async def send(self) -> None:
         """What was written, to the client; raises StreamClosedError when it is gone or does not take it."""

@@ -23,6 +23,10 @@ async def _readyz(h: Handler) -> Any:
     return {"state": "ok", "head": h.desk.engine.store.head(), "counters": h.desk.counters.all()}
 
 
+async def _metrics(h: Handler) -> Any:
+    return {"counters": h.desk.counters.all(), **h.desk.counters.measured()}
+
+
 async def _nothing(h: Handler) -> Any:
     raise Refusal("notFound", f"there is nothing at {ascii(h.request.path)[:80]}")
 
@@ -46,6 +50,7 @@ ROUTES = (
     Route("/api/job-why", runs.job_why),
     Route("/api/trace", runs.trace_id),
     Route("/api/events", events, ("GET",)),
+    Route("/api/metrics", _metrics, ("GET",)),
     Route("/live", live, ("GET",), open=True),
     Route("/livez", _livez, ("GET",), open=True),
     Route("/readyz", _readyz, ("GET",), open=True),

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...db.events import job_stream
 from ...db.story import story
-from ...protocol.requests import JobList, JobLog, JobStory, RunCancel, RunMany, RunSimulation, RunStatusRequest, Trace
+from ...protocol.requests import JobList, JobLog, JobStory, RunCancel, RunSimulation, RunStatusRequest, Trace
 from ..log_lines import lines
 from ..trace import about, trace
 from .events import told
@@ -21,7 +21,7 @@ async def run_simulation(h: Handler) -> Any:
 
 
 async def run_many(h: Handler) -> Any:
-    request: RunMany = h.parsed(RunMany)
+    request = await h.parsed_runs()
     h.desk.log("class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs))
     replies = await h.desk.submit_many(request)
     return {"state": "ok", "runs": replies}
@@ -47,12 +47,14 @@ async def job_list(h: Handler) -> Any:
 
 async def job_log(h: Handler) -> Any:
     request: JobLog = h.parsed(JobLog)
+    h.owner = request.uid
     chunk = await h.desk.read_log(request)
+    h.services.unsent.check(h.owner, len(chunk.data))
     h.set_header("Content-Type", "application/octet-stream")
     for name, value in (("Offset", chunk.offset), ("Next-Offset", chunk.next_offset), ("Dropped", chunk.dropped)):
         h.set_header("X-Jobscribe-" + name, str(value))
     h.set_header("X-Jobscribe-End", "true" if chunk.end else "false")
-    h.finish(chunk.data)
+    h.end(chunk.data)
 
 
 async def job_story(h: Handler) -> Any:

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import tornado.httpserver
 import tornado.netutil
-
-from jobscribe.db.agent import AgentRecord
+from jobscribe.db.state import AgentRecord
 from jobscribe.drivers.driver import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.fake import FakeTasks, Place
 from jobscribe.drivers.keeper_tasks import KeeperTasks
@@ -121,7 +120,7 @@ class Keepers:
         log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
         self.hub = Hub(self, self, log, Counters(), lambda key: "i" * 32, 1)  # type: ignore[arg-type]
         (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
-        self.server = tornado.httpserver.HTTPServer(application(self.hub, 10, 10))
+        self.server = tornado.httpserver.HTTPServer(application(self.hub))
         self.server.add_sockets([socket])
         address = self.root / "agents.json"
         address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{socket.getsockname()[1]}/agent", "agentsCa": None}))

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.db.agent import AgentRecord, evolve_agent
+from jobscribe.db.agent import evolve_agent
 from jobscribe.db.events import RunRequested, TaskPlaced, TaskStarted, agent_stream
-from jobscribe.db.job import Job, evolve
+from jobscribe.db.job import evolve
+from jobscribe.db.state import AgentRecord, Job
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.messages import Alive, Execution, RunStatusUpdate, Snapshot
@@ -32,6 +33,7 @@ from jobscribe.supervisor.core.inputs import (
     Now,
     Submit,
     TimerFired,
+    cancel_receipt,
     jids,
 )
 from jobscribe.supervisor.core.world import Policy, World
@@ -130,6 +132,11 @@ class Stage:
         placed = [e.token for _, e in self.log if isinstance(e, TaskPlaced)]
         assert len(placed) == len(set(placed)), "a token was placed twice"
 
+    def _known(self, uid: str, own: str, other: str) -> dict[str, Any]:
+        """As the engine adds it."""
+        known = self.receipts.get((uid, own))
+        return {"known": known} if known is not None else {"taken": (uid, other) in self.receipts}
+
     # ---- the log's view
 
     def folded(self, jid: str) -> Job:
@@ -172,7 +179,7 @@ class Stage:
     def submission(self, run: RunSpec, *, req_id: str | None = None, serial: int = 0, force: bool = False) -> Submit:
         handle = next(self._handles)
         request = RunSimulation(req_id=req_id or f"submit-{handle:06d}", run=run, force_run=force, compute_job_serial=serial)
-        return Submit(handle, request, f"/users/{run.simulation_id}", self.receipts.get((run.uid, request.req_id)))
+        return Submit(handle, request, f"/users/{run.simulation_id}", **self._known(run.uid, request.req_id, cancel_receipt(request.req_id)))
 
     def submit(self, n: int = 1, *, uid: str = UID, req_id: str | None = None, serial: int = 0, force: bool = False, **fields: Any) -> Decision:
         return self.tell(self.submission(spec(n, uid, **fields), req_id=req_id, serial=serial, force=force))
@@ -181,7 +188,7 @@ class Stage:
         handle = next(self._handles)
         by = by or uid
         request = RunCancel(req_id=req_id or f"cancel-{handle:06d}", uid=by, compute_jid=jid_of(n, uid), compute_job_serial=serial)
-        return self.tell(Cancel(handle, request, self.receipts.get((by, request.req_id))))
+        return self.tell(Cancel(handle, request, **self._known(by, cancel_receipt(request.req_id), request.req_id)))
 
     def job(self, n: int = 1, uid: str = UID) -> Job:
         return self.world.jobs[jid_of(n, uid)]
@@ -202,10 +209,12 @@ class Stage:
         self.tell(DriverStarted(key, self.world.agent(key).record.attempt, {"pid": 9}))
 
     def connect(self, key: AgentKey | None = None, *executions: Execution) -> None:
-        """The agent connects, and its first snapshot says these."""
+        """The agent connects, and its first snapshot says these; the second as well, where it is asked again."""
         key = key or key_of()
         self.open(key)
         self.snapshot(key, *executions)
+        if not self.world.agent(key).synced:
+            self.snapshot(key, *executions)
 
     def open(self, key: AgentKey) -> None:
         self.epochs[key] = self.epochs.get(key, 0) + 1

@@ -5,9 +5,8 @@ import itertools
 import os
 from collections.abc import Callable
 from typing import Any
-
-from jobscribe.db.job import Job
 from jobscribe.db.memory import MemoryStore
+from jobscribe.db.state import Job
 from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id

@@ -2,7 +2,7 @@
 
 import pytest
 from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.agency import PATIENT_SECS, RETRY_SECS
+from jobscribe.supervisor.core.agency import GIVEN_UP, PATIENT_SECS, RETRY_SECS
 from jobscribe.supervisor.core.inputs import AgentConnected, DriverFailed, DriverStarted, DriverStopped, Restarted
 from jobscribe.supervisor.core.world import token_hash
 
@@ -289,7 +289,7 @@ def test_gone_lets_a_new_one_start_and_its_snapshot_adopts(kit):
     stage.disconnect()
     stage.found("gone")
     assert stage.agent_events()[-2:] == ["AgentGone", "AgentStartRequested"]
-    assert len(stage.record(kit.key_of()).token_hashes) == 1, "only the new one's token is accepted"
+    assert len(stage.record(kit.key_of()).token_hashes) == 2, "the driver may be wrong, and the next start finds the old one"
     stage.started()
     stage.connect(None, kit.running(token))
     assert stage.state() == ("running", None)
@@ -477,3 +477,23 @@ def test_after_a_restart_an_idle_agent_is_left_alone(stage, kit):
     stage.restart()
     stage.tell(Restarted())
     assert stage.effects == []
+
+
+def test_giving_up_many_runs_leaves_room_for_others_in_between(kit):
+    """Some at a time; who came after that is not meant."""
+    stage = kit.Stage(agent_start_tries=1)
+    count = 2 * GIVEN_UP + 3
+    stage.tell(*(stage.submission(kit.spec(n)) for n in range(count)))
+    ended = lambda: sum(stage.job(n).status == "error" for n in range(count))  # noqa: E731
+    fail(stage, kit)
+    assert ended() == GIVEN_UP
+    next_: dict = {t: secs for t, secs in stage.timers().items() if t[0] == "agent-give-up"}
+    stage.submit(count)
+    for done in (2 * GIVEN_UP, count):
+        ((timer, secs),) = next_.items()
+        assert secs == 0.0
+        stage.fire(*timer)
+        assert ended() == done
+        next_ = {t: secs for t, secs in stage.timers().items() if t[0] == "agent-give-up"}
+    assert next_ == {}
+    assert stage.state(count)[0] == "pending"

@@ -4,17 +4,27 @@ import pytest
 from jobscribe.db.events import RunEnded
 from jobscribe.db.job import evolve
 from jobscribe.protocol.exits import ExitInfo
-from jobscribe.supervisor.core.endings import outcome
+from jobscribe.supervisor.core.endings import LEFTOVER, SHUTDOWN, outcome
 
 
 @pytest.mark.parametrize("source", ["keeper", "script", "start", "lost"])
 @pytest.mark.parametrize(("stop", "reason"), [
-    ("timeLimit", "timeLimit"), ("cancel", "cancel"), ("queueLimit", "cancel"), ("lost", "cancel"), ("shutdown", "cancel"),
+    ("timeLimit", "timeLimit"), ("cancel", "cancel"), ("queueLimit", "cancel"),
 ])
 @pytest.mark.parametrize("fields", [{"code": 0}, {"code": 1}, {"signal": 15}, {}])
 def test_our_own_intent_comes_first(source, stop, reason, fields):
     exit_ = ExitInfo(source=source, stop_reason=stop, **fields)
     assert outcome(exit_) == ("canceled", reason, None)
+
+
+@pytest.mark.parametrize("fields", [{"code": 0}, {"signal": 15}, {"source": "start"}, {"source": "lost"}])
+def test_what_a_shutdown_ended_was_canceled_by_nobody_and_did_not_complete(fields):
+    assert outcome(ExitInfo(stop_reason="shutdown", **fields)) == ("error", "shutdown", SHUTDOWN)
+
+
+@pytest.mark.parametrize("fields", [{"code": 0}, {"signal": 15}, {"source": "start"}, {"source": "lost"}])
+def test_what_was_ended_for_being_unknown_was_canceled_by_nobody(fields):
+    assert outcome(ExitInfo(stop_reason="lost", **fields)) == ("error", "lost", LEFTOVER)
 
 
 @pytest.mark.parametrize(("exit_", "expected"), [

@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 from jobscribe.db.failing import Faults
-from jobscribe.db.job import Job, evolve
+from jobscribe.db.job import evolve
 from jobscribe.db.memory import MemoryStore
+from jobscribe.db.state import Job
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import RunStatusUpdate, Snapshot

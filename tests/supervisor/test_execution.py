@@ -1,10 +1,12 @@
 """What agents report against what the log says: every difference, in every order."""
 
+import msgspec
 import pytest
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.endings import SHUTDOWN
 from jobscribe.supervisor.core.inputs import AgentConnected, AgentGap, AgentSaid
 
 
@@ -71,7 +73,7 @@ def test_running_without_a_pid_starts_nothing_in_the_books(kit):
     (ExitInfo(signal=250), "error", "signal", "ended by signal 250 (signal 250)"),
     (ExitInfo(code=0, stop_reason="timeLimit"), "canceled", "timeLimit", None),
     (ExitInfo(code=0, stop_reason="cancel"), "canceled", "cancel", None),
-    (ExitInfo(signal=15, stop_reason="shutdown"), "canceled", "cancel", None),
+    (ExitInfo(signal=15, stop_reason="shutdown"), "error", "shutdown", SHUTDOWN),
     (ExitInfo(source="start", detail="no such command"), "error", "startFailed", "could not be started: no such command"),
     (ExitInfo(source="start", code=0, detail="x"), "error", "startFailed", "could not be started: x"),
     (ExitInfo(source="lost", detail="gone"), "error", "lost", "its end is not known: gone"),
@@ -207,6 +209,41 @@ def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
     for n in (1, 2):
         assert stage.state(n) == ("pending", None)
         assert stage.token(n) == tokens[n], "the same token: started at most once"
+
+
+def test_a_first_snapshot_without_what_runs_is_asked_for_again(wide, kit):
+    """It may be the last word of an agent that another one has replaced; who is gone does not answer."""
+    stage = wide
+    stage.submit(1)
+    stage.up()
+    token = stage.token(1)
+    stage.reports(kit.running(token))
+    stage.disconnect()
+    stage.open(kit.key_of())
+    stage.snapshot(kit.key_of())
+    assert [f.key for f in stage.asked(fx.FindTasks)] == [kit.key_of()]
+    assert (stage.state(1), stage.world.agent(kit.key_of()).synced) == (("running", None), False)
+    stage.disconnect()
+    stage.connect(None, kit.running(token))
+    assert stage.state(1) == ("running", None)
+
+
+@pytest.mark.parametrize("says", ["nothing", "it never started", "it was stopped before it started"])
+def test_what_was_placed_before_a_reboot_may_have_run(wide, kit, says):
+    """Its traces need not have been on the disk when the power went; it is not started again."""
+    stage = wide
+    stage.submit(1)
+    stage.up()
+    token = stage.token(1)
+    stage.disconnect()
+    key = kit.key_of()
+    stage.epochs[key] += 1
+    stage.tell(AgentConnected(key, stage.epochs[key], msgspec.structs.replace(kit.alive(key), boot_id="after")))
+    known = () if says == "nothing" else (kit.ended(token, None, pid=None, source="start", stop_reason="cancel" if "stopped" in says else None),)
+    stage.snapshot(key, *known)
+    assert stage.asked(fx.LaunchTask) == []
+    assert stage.state(1) == (("canceled", "cancel") if "stopped" in says else ("error", "lost"))
+    assert stage.job(1).run.exit.source == "lost"
 
 
 def test_stopped_and_not_received_is_told_never_to_start(kit):

@@ -17,6 +17,12 @@ from jobscribe.supervisor.live import Live, Wish
 from office import OTHER, UID, Agent, Office, running, until
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much is told in one block does not depend on how fast this machine is."""
+    monkeypatch.setattr(live_module, "MAKING_SECS", 60.0)
+
+
 class Page:
     """A page that reads as fast as the test lets it: blocks are taken by `read`."""
 
@@ -572,3 +578,21 @@ async def test_an_agent_that_goes_and_comes_back_interrupts_nothing(written: Any
         await p.until("log")
     assert text(p) == "before after"
     assert len(calls) < 20, "with pauses"
+
+
+async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served in between; each is told once, and the last id says that all were."""
+    monkeypatch.setattr(live_module, "MAKING_SECS", -1.0)
+    office = Office()
+    agent = office.agent()
+    jids = tuple([await office.submitted(n) for n in (1, 2, 3)])
+    async with page(office, jids=jids) as p:
+        for token in list(office.launched):
+            agent.running(token)
+        for _ in jids:
+            await p.read()
+        assert [len(block.split(b"event: status")) - 1 for block in p.raw[-3:]] == [1, 1, 1]
+        assert sorted(jid for jid, _ in p.told()[-3:]) == sorted(jids)
+        last = p.last_id
+    async with page(office, jids=jids, last_id=last) as p:
+        assert p.told() == []

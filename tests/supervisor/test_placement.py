@@ -1,6 +1,7 @@
 """The queue: who is placed when, in which order, and what the agent is asked for."""
 
 from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.placement import ASKING
 
 
 def test_without_an_agent_a_run_waits_and_holds_nothing(stage, kit):
@@ -184,3 +185,27 @@ def test_nothing_is_placed_twice_by_a_second_snapshot(stage, kit):
     stage.snapshot(kit.key_of(), kit.starting(token))
     assert stage.asked(fx.TaskEffect) == []
     assert stage.events().count("TaskPlaced") == 1
+
+
+def test_so_many_runs_ask_for_slots_and_all_of_them_have_their_turn(kit):
+    """However many wait, an agent that comes or goes costs the same; the order of submission stays."""
+    stage = kit.Stage(op_run_slots={("local", "sequential"): 3}, cpu_slots={("local", "sequential"): 2})
+    count = 3 * ASKING
+    stage.tell(*(stage.submission(kit.spec(n)) for n in range(count)))
+    view = stage.world.agent(kit.key_of())
+    stage.up()
+    assert (len(view.asking), len(stage.world.slots.claims)) == (ASKING, ASKING + 2)
+    stage.disconnect()
+    assert (view.asking, len(stage.world.slots.claims), len(view.queued)) == (set(), 2, count - 2)
+    stage.found("alive")
+    begun = [t.jid for t in sorted(view.placed)]
+    stage.open(kit.key_of())
+    stage.snapshot(kit.key_of(), *(kit.starting(t) for t in view.placed))
+    while view.placed:
+        assert len(view.asking) <= ASKING
+        before = set(view.placed)
+        first = min(before, key=lambda t: t.jid)
+        stage.reports(kit.ended(first))
+        begun += sorted(t.jid for t in view.placed - before)
+    assert begun == [kit.jid_of(n) for n in range(count)]
+    assert (view.queued, view.asking, stage.world.slots.claims) == ({}, set(), {})

@@ -71,8 +71,10 @@ def test_an_input_names_its_job_and_nobody_waits_for_it(kit):
 def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[Purging, list]:
     told: list = []
     engine = SimpleNamespace(tell=told.append, durable=lambda jid: None, world=SimpleNamespace(jobs=world), policy=SimpleNamespace(kept_plans=()))
-    store = SimpleNamespace(jobs=lambda *, status, before, limit: [r for r in rows if r.status == status and (before is None or r.position < before)])
-    now = lambda: SimpleNamespace(wall=1000.0)  # noqa: E731
+    store = SimpleNamespace(
+        jobs=lambda *, status, before, limit: [r for r in rows if r.status == status and (before is None or r.position < before)], head=lambda: 400,
+    )
+    now = lambda: SimpleNamespace(wall=1000.0, mono=50.0)  # noqa: E731
     return Purging(engine, store, lambda *_: None, now, user_root=str(tmp_path), after_secs=10.0, every_secs=3600.0), told  # type: ignore[arg-type]
 
 
@@ -113,3 +115,23 @@ async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(t
     await p.close()
     assert [(t.jid, t.serial, t.ended_before) for t in told] == [("PurgeUs1-simAAA01-model", 7, 990.0)]
     assert newer.exists(), "a newer run is about to begin there"
+
+
+async def test_what_is_kept_for_its_plan_is_read_once_and_one_number_is_remembered_of_it(tmp_path: Path) -> None:
+    """However many are kept. Who comes after them, and who may still be purged, is looked at."""
+    jids = [f"PurgeUs1-simAAA{n:02d}-model" for n in range(80)]
+    rows = [row(jid, "completed", 900.0, 200 - n) for n, jid in enumerate(jids)]
+    p, told = purging(tmp_path, rows, {})
+    kept = SimpleNamespace(job=SimpleNamespace(run=SimpleNamespace(spec=SimpleNamespace(active_plan="premium"))))
+    p._engine.policy, p._engine.durable = SimpleNamespace(kept_plans={"premium"}), lambda jid: kept  # type: ignore[assignment,method-assign,misc]
+    for _ in range(3):
+        await p._look(990.0)
+    assert sorted(t.jid for t in told) == sorted(jids), "each was looked at once"
+    assert p._kept_below == {"completed": 201}
+    rows[:0] = [row("PurgeUs1-simAAA90-model", "completed", 995.0, 302), row("PurgeUs1-simAAA91-model", "completed", 980.0, 301)]
+    told.clear()
+    await p._look(990.0)
+    assert [t.jid for t in told] == ["PurgeUs1-simAAA91-model"]
+    told.clear()
+    await p._look(996.0)
+    assert [t.jid for t in told] == ["PurgeUs1-simAAA90-model"], "it was too young the last time"

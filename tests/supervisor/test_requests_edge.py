@@ -1,7 +1,9 @@
 """The edge: whatever arrives, it is a typed request or a refusal that a person understands, and nothing else."""
 
+import asyncio
 import json
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,18 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import AppInput, Run, TaskSpec
 from jobscribe.protocol.requests import JobList, JobLog, RunCancel, RunMany, RunSimulation, RunStatusRequest
-from jobscribe.supervisor.requests import MAX_BODY, MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_ITEMS, MAX_DATA_KEYS, check_spec, parse_body
+from jobscribe.supervisor.requests import (
+    MAX_BODY,
+    MAX_DATA,
+    MAX_DATA_DEPTH,
+    MAX_DATA_ITEMS,
+    MAX_DATA_KEYS,
+    MAX_FIELDS,
+    MAX_ONE,
+    check_spec,
+    parse_body,
+    parse_runs,
+)
 
 GOOD = {"reqId": "request-1", "run": {"uid": "user0001", "simulationId": "sim00001", "command": ["true"]}}
 
@@ -57,7 +70,7 @@ def test_a_bad_field_is_named(changes):
     (body(reqId="short"), "badRequest"), (body(reqId="x" * 65), "badRequest"), (body(reqId="a b c d e f"), "badRequest"),
     (body(extra=1), "badRequest"), (body(forceRun="yes"), "badRequest"), (body(computeJobSerial=-1), "badRequest"),
     (body(computeJobSerial=1.5), "badRequest"), (body(computeJobSerial=2**53 + 1), "badRequest"),
-    (b" " * (MAX_BODY + 1), "tooLarge"), (b"[" * 100_000, "badRequest"), (b'{"run":' * 100_000, "badRequest"),
+    (b" " * (MAX_BODY + 1), "tooLarge"), (b"[" * 100_000, "badRequest"), (b'{"run":' * 10_000, "badRequest"),
 ])
 def test_a_bad_body(data, code):
     assert refused(data).code == code
@@ -75,7 +88,75 @@ def test_a_field_that_is_there_twice(data):
 
 def test_a_body_of_exactly_the_limit_is_read():
     data = body()
-    assert parse_body(data + b" " * (MAX_BODY - len(data)), RunSimulation).req_id == "request-1"
+    assert parse_body(data + b" " * (MAX_ONE - len(data)), RunSimulation).req_id == "request-1"
+    assert refused(data + b" " * (MAX_ONE + 1 - len(data))).code == "tooLarge"
+
+
+def test_a_request_of_very_many_fields_is_refused_before_it_is_taken_apart():
+    many = json.loads(body())
+    many["run"]["env"] = {f"V{n}": "" for n in range(MAX_FIELDS)}
+    e = refused(json.dumps(many).encode())
+    assert (e.code, str(MAX_FIELDS) in e.sentence) == ("tooLarge", True)
+    many["run"]["env"] = {f"V{n}": ":" for n in range(MAX_FIELDS // 2)}
+    assert len(parse_body(json.dumps(many).encode(), RunSimulation).run.env) == MAX_FIELDS // 2
+
+
+@pytest.mark.parametrize("text", [
+    '{"A":"1","A":"2"}', '{"A":"1","\\u0041":"2"}', '{"B":":","A":"1" , "A" :"2"}', '{"A":"\\\\","B":"\\"","A":"2"}',
+])
+def test_a_field_that_is_there_twice_is_found_however_it_is_written(text):
+    once = body().replace(b'"command": ["true"]', b'"command": ["true", "\\":\\\\"], "env": {"A": ":\\\\", "B": "\\":"}')
+    assert parse_body(once, RunSimulation).run.env == {"A": ":\\", "B": '":'}
+    e = refused(body().replace(b'"command": ["true"]', b'"command": ["true"], "env": ' + text.encode()))
+    assert (e.code, "twice" in e.sentence) == ("badRequest", True)
+
+
+def bulk(*runs, req_id="bulk-request"):
+    return json.dumps({"reqId": req_id, "runs": [{**json.loads(body())["run"], **r} for r in runs]}).encode()
+
+
+def test_many_runs_are_the_same_as_one_by_one():
+    request = asyncio.run(parse_runs(bulk({}, {"simName": "second"})))
+    assert request == msgspec.json.decode(bulk({}, {"simName": "second"}), type=RunMany)
+    assert [r.sim_name for r in request.runs] == [None, "second"]
+
+
+@pytest.mark.parametrize(("data", "code", "said"), [
+    (bulk({}, {"extra": 1}), "badRequest", "run 1 of the request"),
+    (bulk({}).replace(b'"reqId"', b'"reqId": "bulk-request", "reqId"'), "badRequest", "twice"),
+    (bulk({}).replace(b'"runs"', b'"runs": [{}], "runs"'), "badRequest", "twice"),
+    (bulk({}).replace(b'"uid"', b'"uid": "user0001", "uid"', 1), "badRequest", "twice"),
+    (bulk({}, req_id="x"), "badRequest", ""),
+    (b'{"reqId":"bulk-request","runs":[]}', "badRequest", ""),
+    (b'{"reqId":"bulk-request","runs":7}', "badRequest", ""),
+    (b'{"reqId":"bulk-request","runs":[1,]}', "badRequest", ""),
+    (b'{"reqId":"bulk-request"}', "badRequest", ""),
+    (b" " * (MAX_BODY + 1), "tooLarge", ""),
+])
+def test_many_runs_that_are_none(data, code, said):
+    with pytest.raises(Refusal) as e:
+        asyncio.run(parse_runs(data))
+    assert e.value.code == code
+    assert said in e.value.sentence
+
+
+def test_others_are_served_while_many_runs_are_taken_apart():
+    """What came meanwhile does not wait for all of them."""
+    served = 0
+
+    async def others() -> None:
+        nonlocal served
+        while True:
+            await asyncio.sleep(0)
+            served += 1
+
+    async def both() -> None:
+        task = asyncio.create_task(others())
+        await parse_runs(bulk(*[{"simName": "x" * 900}] * 1000))
+        task.cancel()
+
+    asyncio.run(both())
+    assert served > 20
 
 
 def test_nested_too_deep_where_anything_goes():

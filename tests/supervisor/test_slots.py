@@ -60,7 +60,7 @@ class Model:
             return None
         pool = pools[held]
         before = sum(n < number for n, p, h in self.wants.values() if h < len(p) and p[h] == pool)
-        return Wait(pool, before, len(self._inside(pool)), capacity(pool))
+        return Wait(pool, before, frozenset(self._inside(pool)), capacity(pool))
 
 
 PICK = st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=4).map(lambda p: tuple(sorted(p)))

@@ -1,8 +1,9 @@
 """What people are told about a run, in every state, with the numbers in it."""
 
 import pytest
-from jobscribe.db.job import Job
+from jobscribe.db.state import Job
 from jobscribe.supervisor.core.inputs import DriverFailed, Restarted
+from jobscribe.supervisor.core.placement import ASKING
 from jobscribe.supervisor.core.status import status
 
 
@@ -101,7 +102,7 @@ def test_seconds_of_the_limit_that_ended_it(kit, own, house):
     token = stage.token()
     stage.reports(kit.running(token))
     assert ask(stage)["canceledAfterSecs"] is None
-    stage.fire("limit", token)
+    stage.reports(kit.ended(token, None, signal=15, stop_reason="timeLimit"))
     assert ask(stage)["canceledAfterSecs"] == 5.0
 
 
@@ -165,24 +166,34 @@ def sentence(stage, n=1):
     return reply["queueState"], reply["jobStatusMessage"]
 
 
+AT = "2023-11-14 22:13:"
+
+
 def test_waiting_for_an_agent(stage, kit):
+    """Which try it is, since when, what went wrong the last time, and who else waits for it."""
     key = kit.key_of()
     stage.submit()
-    assert sentence(stage) == ("agent", f"its agent is being started ({key})")
+    assert sentence(stage) == ("agent", f"its agent is being started, try 1 of 3, since {AT}20 UTC ({key})")
+    stage.pass_time(3)
     stage.tell(DriverFailed(key, 1, "no room"))
-    assert sentence(stage) == ("agent", f"its agent is being started ({key}); last failure: no room")
+    assert sentence(stage) == ("agent", f"its agent is to be started again, try 2 of 3, since {AT}23 UTC ({key}); last failure: no room")
+    stage.submit(2)
+    assert sentence(stage, 2)[1].endswith("; 1 of this user's runs are ahead")
     stage.fire("agent-retry", key, 1)
     stage.started()
+    assert sentence(stage)[1].startswith("its agent is being started, try 2 of 3, since ")
+    stage.pass_time(10)
     stage.fire("agent-start", key, 2)
-    assert sentence(stage)[1].startswith("its agent did not connect and is being ended")
+    assert sentence(stage)[1].startswith(f"its agent did not connect and is being ended, try 2 of 3, since {AT}33 UTC")
     stage.world.agent(key).phase = "absent"
     assert sentence(stage)[1].startswith("its agent is not there yet")
     stage.open(key)
-    assert sentence(stage)[1].startswith("its agent is telling what it runs")
+    assert sentence(stage)[1].startswith("its agent is telling what it runs, since ")
+    stage.pass_time(4)
     stage.disconnect()
-    assert sentence(stage)[1].startswith("its agent is being looked for")
+    assert sentence(stage)[1].startswith(f"its agent is being looked for, since {AT}37 UTC")
     stage.found("alive")
-    assert sentence(stage)[1].startswith("its agent lives but is not connected")
+    assert sentence(stage)[1].startswith("its agent lives but is not connected, since ")
     stage.world.agents.clear()
     assert sentence(stage) == ("agent", f"its agent is not there yet ({key})")
 
@@ -193,17 +204,46 @@ def test_waiting_for_slots_with_numbers(kit):
     stage.up()
     for n in (1, 2, 3):
         stage.submit(n)
-    assert sentence(stage, 2) == ("op_slot", "waiting for another run of this user to end (2 of 2 in use, 0 ahead)")
-    assert sentence(stage, 3) == ("op_slot", "waiting for another run of this user to end (2 of 2 in use, 1 ahead)")
+    said = "waiting for another run of this user to end: 2 hold what one user may have"
+    assert sentence(stage, 2) == ("op_slot", f"{said} (2 of 2 in use, 0 ahead)")
+    stage.reports(kit.running(stage.token(1)))
+    assert sentence(stage, 3) == ("op_slot", f"{said}, the longest since {AT}20 UTC (2 of 2 in use, 1 ahead)")
 
 
 def test_waiting_for_the_cpu_with_numbers(kit):
-    stage = kit.Stage(op_run_slots={("local", "sequential"): 5})
+    stage = kit.Stage(cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 5})
+    stage.submit(7, uid=kit.OTHER_UID)
+    stage.up(kit.key_of(kit.OTHER_UID))
     for n in range(3):
         stage.submit(n)
     stage.up()
-    assert sentence(stage, 1) == ("cpu_slot", "waiting for CPU resources (1 of 1 in use, 0 ahead)")
-    assert sentence(stage, 2) == ("cpu_slot", "waiting for CPU resources (1 of 1 in use, 1 ahead)")
+    said = "waiting for CPU resources: 1 runs of this user and 1 of others have them"
+    assert sentence(stage, 1) == ("cpu_slot", f"{said} (2 of 2 in use, 0 ahead)")
+    assert sentence(stage, 2) == ("cpu_slot", f"{said} (2 of 2 in use, 1 ahead)")
+    stage.reports(kit.running(stage.token(0)))
+    assert sentence(stage, 2) == ("cpu_slot", f"{said}, the longest since {AT}20 UTC (2 of 2 in use, 1 ahead)")
+
+
+def test_waiting_behind_more_runs_than_ask_for_slots(kit):
+    """Its place is known although it does not stand in the queue of any pool."""
+    stage = kit.Stage(op_run_slots={("local", "sequential"): 500})
+    stage.submit(0)
+    stage.up()
+    stage.tell(*(stage.submission(kit.spec(n)) for n in range(1, ASKING + 9)))
+    assert sentence(stage, ASKING)[0] == "cpu_slot"
+    n = ASKING + 5
+    assert sentence(stage, n) == (
+        "op_slot", f"waiting behind other runs of this user, the first of which wait for CPU resources ({n - 1} ahead)",
+    )
+    stage.cancel(3)
+    assert sentence(stage, n)[1].endswith(f"({n - 2} ahead)")
+
+
+def test_waiting_while_the_store_cannot_be_written(stage):
+    stage.submit()
+    said = ask(stage, store_fails_since=stage.wall - 5)["jobStatusMessage"]
+    assert said.endswith(f"the event store cannot be written, since {AT}15 UTC")
+    assert "store" not in ask(stage)["jobStatusMessage"]
 
 
 def test_waiting_for_the_run_before(wide, kit):
@@ -212,8 +252,10 @@ def test_waiting_for_the_run_before(wide, kit):
     stage.up()
     stage.reports(kit.running(stage.token()))
     stage.cancel()
+    assert ask(stage)["jobStatusMessage"] == f"its processes are being ended, since {AT}20 UTC"
+    stage.pass_time(2)
     stage.submit(force=True)
-    assert sentence(stage) == ("run_dir", "waiting for the earlier run of this simulation to be ended")
+    assert sentence(stage) == ("run_dir", f"waiting for the earlier run of this simulation to be ended, since {AT}20 UTC")
 
 
 def test_durable_and_not_yet_placed(stage):

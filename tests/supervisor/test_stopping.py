@@ -5,7 +5,7 @@ from jobscribe.db.events import StopRequested
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.requests import RunCancel
 from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import Cancel, Restarted
+from jobscribe.supervisor.core.inputs import Cancel, Restarted, cancel_receipt
 from jobscribe.supervisor.core.stopping import REMIND_SECS
 
 
@@ -37,7 +37,7 @@ def test_an_accepted_cancel_is_final_at_once(kit, state):
     assert (reply.jid, reply.serial) == (kit.jid_of(), stage.job().run.serial)
     assert ("queue", kit.jid_of(), reply.serial) in stage.cleared()
     stop = next(e for _, e in stage.log if isinstance(e, StopRequested))
-    assert (stop.reason, stop.by, stop.grace_secs, stop.req_id) == ("cancel", kit.UID, 4.0, decision.receipts[0].req_id)
+    assert (stop.reason, stop.by, stop.grace_secs, cancel_receipt(stop.req_id)) == ("cancel", kit.UID, 4.0, decision.receipts[0].req_id)
 
 
 @pytest.mark.parametrize("state", ["no agent", "slot"])
@@ -280,13 +280,25 @@ def test_the_supervisor_steps_in_after_the_time_limit(stage, kit):
     stage.up()
     token = stage.token()
     stage.reports(kit.running(token))
-    stage.fire("limit", token)
-    assert stage.state() == ("canceled", "timeLimit")
-    (op,) = stage.asked(fx.StopTask)
-    assert op.reason == "timeLimit"
+    for _ in range(2):
+        stage.fire("limit", token)
+        assert stage.state() == ("running", None), "it may be over long since: whoever is there says how it ended"
+        (op,) = stage.asked(fx.StopTask)
+        assert (op.token, op.reason) == (token, "timeLimit")
+        assert ("limit", token) in stage.timers(), "it is told again"
     stage.reports(kit.ended(token, None, signal=15, stop_reason="timeLimit"))
     assert stage.state() == ("canceled", "timeLimit")
     assert ("limit", token) in stage.cleared()
+
+
+def test_what_ended_by_itself_before_the_supervisor_stepped_in_is_told_so(stage, kit):
+    stage.submit(time_limit_secs=10.0)
+    stage.up()
+    token = stage.token()
+    stage.reports(kit.running(token))
+    stage.fire("limit", token)
+    stage.reports(kit.ended(token))
+    assert stage.state() == ("completed", "exit")
 
 
 def test_a_time_limit_that_comes_too_late_does_nothing(stage, kit):
@@ -330,3 +342,41 @@ def test_a_run_of_before_that_still_lives_is_reminded_too(stage, kit):
 def test_a_timer_nobody_knows_is_a_mistake(stage):
     with pytest.raises(ValueError, match="nobody knows"):
         stage.fire("tea", 1)
+
+
+def test_a_cancel_with_the_req_id_of_the_submission_is_refused_and_says_so(stage):
+    """It used to be taken for the submission sent again: answered, and not carried out."""
+    stage.submit(req_id="request-one")
+    decision = stage.cancel(req_id="request-one")
+    assert stage.refusal() == "conflict"
+    assert (decision.writes, decision.receipts) == ((), ())
+    stage.cancel(req_id="request-two")
+    assert stage.state()[0] == "canceled"
+
+
+def test_a_submission_with_the_req_id_of_a_cancel_is_refused(stage):
+    stage.submit(req_id="request-one")
+    stage.cancel(req_id="request-two")
+    before = len(stage.log)
+    stage.submit(req_id="request-two", force=True)
+    assert stage.refusal() == "conflict"
+    assert len(stage.log) == before
+
+
+def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
+    """Nobody is asked for anything, and whoever stood behind it has one less ahead."""
+    for up in (False, True):
+        stage = kit.Stage(cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 9})
+        for n in (1, 2, 3):
+            stage.submit(n)
+        if up:
+            stage.up()
+        stage.cancel(2)
+        assert (stage.state(2), stage.job(2).busy) == (("canceled", "cancel"), False)
+        assert stage.asked(fx.StopTask) == []
+        ticket = (kit.jid_of(2), stage.job(2).run.serial)
+        view = stage.world.agent(kit.key_of())
+        assert ticket not in view.queued and ticket not in view.asking and ticket not in stage.world.slots.claims
+        if up:
+            (pool,) = [p for name, p in stage.world.slots.pools.items() if name.startswith("cpu/")]
+            assert [t[0] for _, t in pool.queue] == [kit.jid_of(3)]

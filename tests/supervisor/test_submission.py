@@ -71,6 +71,19 @@ def test_the_two_refusals_of_a_live_run_say_different_things(kit):
     assert "running already" in forced.refusal.sentence
 
 
+def test_after_the_log_was_set_back_no_serial_is_below_those_that_were_used(kit):
+    floor = int(kit.WALL) + 5000
+    stage = kit.Stage(serial_floor=floor)
+    serials = []
+    for _ in range(3):
+        stage.submit(force=True)
+        serials.append(stage.job().run.serial)
+        stage.up() if len(serials) == 1 else None
+        stage.reports(kit.running(stage.token()))
+        stage.reports(kit.ended(stage.token()))
+    assert serials == [floor, floor + 1, floor + 2]
+
+
 def test_serial_is_unix_time_and_grows_even_when_the_clock_stands_or_goes_back(kit):
     stage = kit.Stage()
     serials = []

@@ -1,7 +1,7 @@
 """Why a run is where it is: a sentence for each cause, and the evidence beside it."""
 
 import pytest
-from jobscribe.db.job import Job
+from jobscribe.db.state import Job
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.supervisor.core.inputs import DriverFailed
 from jobscribe.supervisor.core.status import status
@@ -36,7 +36,8 @@ def test_it_waits(stage, kit):
     stage.submit()
     answer = ask(stage)
     assert answer["cause"] == "agent"
-    assert answer["sentence"] == f"it has not started: its agent is being started ({kit.key_of()})"
+    since = "since 2023-11-14 22:13:20 UTC"
+    assert answer["sentence"] == f"it has not started: its agent is being started, try 1 of 3, {since} ({kit.key_of()})"
     assert answer["try"]
     assert answer["logs"] == []
 
@@ -116,8 +117,7 @@ def test_a_time_limit_of_the_house(kit):
     stage.submit()
     stage.up()
     token = stage.token()
-    stage.reports(kit.running(token))
-    stage.fire("limit", token)
+    stage.reports(kit.running(token), kit.ended(token, None, signal=15, stop_reason="timeLimit"))
     assert "time limit" in ask(stage)["sentence"]
 
 
@@ -152,3 +152,28 @@ def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
     assert answer["state"] == "canceled"
     assert answer["cause"] == "cancel"
     assert "has not started" not in answer["sentence"]
+
+
+@pytest.mark.parametrize(("exit_", "sentence", "evidence", "denied"), [
+    (ExitInfo(signal=9, out_of_memory=True), "it was ended by SIGKILL, which this system did not send: memory ran out", "the kernel's own count", ""),
+    (ExitInfo(code=137, out_of_memory=True), "it ended by itself with exit code 137", "memory ran out", ""),
+    (ExitInfo(code=0, out_of_memory=True), "it completed with exit code 0, but memory ran out, and the kernel killed a process of it", "memory ran out", ""),
+    (ExitInfo(signal=9, out_of_memory=False), "it was ended by SIGKILL", "", "a want of memory"),
+    (ExitInfo(signal=9), "it was ended by SIGKILL", "whether memory had run out is not known", ""),
+    (ExitInfo(code=1, out_of_memory=False), "it ended by itself with exit code 1", "", ""),
+])
+def test_whether_memory_ran_out(kit, exit_, sentence, evidence, denied):
+    answer = ask(ended(kit, exit_))
+    assert answer["sentence"].startswith(sentence)
+    assert evidence in " ".join(answer["evidence"][1:]) and (evidence or "memory" not in " ".join(answer["evidence"][1:]))
+    assert any(denied in d for d in answer["not"]) if denied else "memory" not in " ".join(answer["not"])
+    assert any("more memory" in t for t in answer["try"]) is (exit_.out_of_memory is True)
+    if exit_.code == 0:
+        assert answer["state"] == "completed"
+
+
+def test_a_start_that_failed_for_want_of_something_says_what_to_do(kit):
+    answer = ask(ended(kit, ExitInfo(source="start", detail="no further process can be made", fault="noProcesses")))
+    assert answer["sentence"] == "could not be started: no further process can be made"
+    assert "what was missing: noProcesses" in answer["evidence"]
+    assert any("ulimit -u" in t for t in answer["try"])

@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from books import check_books
+from loop_lag import check_lag
 from real_site import Site
 
 
@@ -22,10 +23,13 @@ def make_site() -> Iterator[Callable[..., Site]]:
         return sites[-1]
 
     yield make
+    late: list[str] = []
     left = {}
     for site in sites:
+        late += check_lag(site)
         left.update(site.end())
     assert left == {}, "processes outlived their keeper"
+    assert late == [], "a loop was held"
 
 
 @pytest.fixture
@@ -43,9 +47,11 @@ def module_site() -> Iterator[Site]:
     try:
         site.start()
         yield site
+        late = check_lag(site)
     finally:
         left = site.end()
     assert left == {}, "processes outlived their keeper"
+    assert late == [], "a loop was held"
 
 
 @pytest.fixture

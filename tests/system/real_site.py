@@ -72,22 +72,32 @@ class Site:
     """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end beside it.
 
     obeys_permissions: where the tests run as root, without root's power over all files. python: another interpreter than ours.
+    who: the unix user to become (tests that run as root only); None: whoever runs the tests.
     """
 
     def __init__(
         self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, obeys_permissions: bool = False, command: str = "up",
-        python: str = sys.executable, web: bool = False,
+        python: str = sys.executable, web: bool = False, who: int | None = None,
     ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
+        if who is not None:
+            os.chown(self.place, who, who)
         self.root = self.place / "r"
         self._sets, self._env, self._command, self._python = tuple(sets), env or {}, command, python
         self._web = web
-        self._before = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
+        self._before: Callable[[], None] | None = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
+        if who is not None:
+            self._before = lambda: become(who)
+            self._env = {"HOME": str(self.place), **self._env}
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: http.client.HTTPConnection | None = None
         self.url, self.token, self.front = "", "", ""
 
     # ---- the supervisor
+
+    def add_environment(self, **variables: str) -> None:
+        """To that of the supervisors that are started from now on."""
+        self._env |= variables
 
     def arguments(self) -> list[str]:
         sets = [a for s in self._sets for a in ("--set", s)]
@@ -291,6 +301,12 @@ def _give_up_power_over_files() -> None:
     for capability in (1, 2):
         if _libc.prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
             raise OSError("a capability cannot be dropped")
+
+
+def become(who: int) -> None:
+    os.setgroups([])
+    os.setgid(who)
+    os.setuid(who)
 
 
 def _cmdline(pid: int) -> bytes:

@@ -17,8 +17,9 @@ from books import check_answer, check_list
 from hand_made import Agent, Hall, execution, until
 
 from jobscribe.db.inspection import check
-from jobscribe.db.agent import AgentRecord, evolve_agent
-from jobscribe.db.job import Job, fold
+from jobscribe.db.agent import evolve_agent
+from jobscribe.db.job import fold
+from jobscribe.db.state import AgentRecord, Job
 from jobscribe.db.store import Stored
 from jobscribe.drivers.driver import AgentSpec
 from jobscribe.protocol.codec import MAX_FRAME, Encoder

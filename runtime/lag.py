@@ -1,0 +1,220 @@
+"""How long an event loop was held: each of its rounds is measured, and what held it for long is named.
+
+A round is what the loop does between two looks at its sockets; whatever comes meanwhile waits for its end. So the rounds' lengths
+say how late the loop would have been for something that came at any moment, as a probe that asks without a pause would find it,
+for two readings of the clock a round and nothing while the loop has nothing to do.
+
+Time that was not given to us is left out: in which the kernel had the loop's thread wait for a processor (Linux counts it, in
+`schedstat`), and in which neither that thread nor the one that looks after it got to run at all (a process that was stopped). Time in
+which the loop waited for a disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs when a round
+takes long.
+"""
+
+import asyncio
+import os
+import selectors
+import sys
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any
+
+#: Longer rounds are said (seconds); shorter ones than the second are not even counted.
+HELD_SECS, COUNTED_SECS = 0.05, 0.005
+#: Upper bounds of the counted rounds' classes, seconds.
+BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, float("inf"))
+#: Pause of the thread that looks, while the loop works. A round that is so old is looked at. A look that is so late was prevented.
+LOOK_SECS, LOOKED_AT_SECS, LATE_SECS = 0.1, 0.02, 0.05
+#: Lines in the log a minute; what was held besides is counted.
+LINES, LINES_EVERY_SECS = 20, 60.0
+_FRAMES = 6
+
+
+class LoopLag:
+    """Of one loop, which `run` makes. Counts from `begin` on; `say` takes sentences for the log, in the thread that looks.
+
+    idle_secs: the longest pause between two looks while the loop has nothing to do.
+    """
+
+    def __init__(self, *, idle_secs: float = LOOK_SECS) -> None:
+        self.say: Callable[[str], None] = _unsaid
+        self._idle_secs = idle_secs
+        #: when the round began that runs now; 0 while the loop waits
+        self.began = 0.0
+        self.rounds = 0
+        self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
+        self._since = time.monotonic()
+        self._held = 0
+        self._worst: tuple[float, float, str] = (0.0, 0.0, "")
+        self._sample: tuple[float, str] = (0.0, "")
+        #: the loop's thread: how long it ran and how long it waited for a processor, nanoseconds, at a moment before this round
+        self._before = (0, 0)
+        self._schedstat = -1
+        #: the last look and when the next one is due, and from when to when nobody could look
+        self._looked, self._due = 0.0, float("inf")
+        self._prevented: deque[tuple[float, float]] = deque(maxlen=8)
+        self._thread = 0
+        self._to_say: deque[tuple[float, float, str]] = deque(maxlen=LINES)
+        self._over = threading.Event()
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """As asyncio.run."""
+        self._thread = threading.get_ident()
+        self._schedstat = _schedstat(threading.get_native_id())
+        watcher = threading.Thread(target=self._watch, name="lag", daemon=True)
+        watcher.start()
+        try:
+            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Metered(self))) as runner:
+                runner.run(main)
+        finally:
+            self._over.set()
+            watcher.join()
+            if self._schedstat >= 0:
+                os.close(self._schedstat)
+                self._schedstat = -1
+
+    def begin(self) -> None:
+        """What was before does not count: a process that starts serves nobody yet."""
+        self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
+        self._since, self._held, self._worst = time.monotonic(), 0, (0.0, 0.0, "")
+        if self.began:
+            self.began = self._since
+
+    def said(self) -> dict[str, Any]:
+        """What there is to know, in seconds: the 99.9th percentile of the lag, the longest round with what ran, rounds by length."""
+        own, lost, what = self._worst
+        return {
+            "secs": time.monotonic() - self._since, "rounds": self.rounds, "p999": self.percentile(0.001), "held": self._held,
+            "worst": {"secs": own, "notRunSecs": lost, "what": what},
+            "roundsUpTo": {f"{bound:g}": count for bound, count in zip(BOUNDS, self._counts, strict=True)},
+        }
+
+    def percentile(self, part: float) -> float:
+        """Seconds: what came at a random moment waited longer than this in `part` of the cases. Known from COUNTED_SECS on."""
+        allowed = part * (time.monotonic() - self._since)
+        low, high = COUNTED_SECS, max(COUNTED_SECS, self._worst[0])
+        if self._excess(low) <= allowed:
+            return low
+        for _ in range(24):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._excess(middle) <= allowed else (middle, high)
+        return high
+
+    def _excess(self, secs: float) -> float:
+        """Time during which who came had to wait longer than `secs`: of each round what is beyond it."""
+        return sum(max(0.0, s - n * secs) for n, s, bound in zip(self._counts, self._sums, BOUNDS, strict=True) if bound > secs)
+
+    # ---- the loop's thread
+
+    def long_round(self, now: float) -> None:
+        """The round that ends now was long enough to be counted."""
+        whole = now - self.began
+        lost = self._lost(now) if whole > HELD_SECS / 2 else 0.0
+        own = whole - lost
+        n = bisect_left(BOUNDS, own)
+        self._counts[n] += 1
+        self._sums[n] += own
+        if own <= HELD_SECS:
+            return
+        self._held += 1
+        began, what = self._sample
+        held = own, lost, what if began == self.began else "(nobody looked in time)"
+        if own > self._worst[0]:
+            self._worst = held
+        self._to_say.append(held)
+
+    def _lost(self, now: float) -> float:
+        """Seconds of the round that ends now in which we were not let run."""
+        ran, waited = (max(0, after - before) / 1e9 for after, before in zip(self._scheduled(), self._before, strict=True))
+        late = [(self._looked, now)] if now - self._due > LATE_SECS else []
+        unseen = sum(max(0.0, min(to, now) - max(since, self.began)) for since, to in (*self._prevented, *late))
+        return min(now - self.began, max(waited, unseen - ran))
+
+    def _scheduled(self) -> tuple[int, int]:
+        """How long the loop's thread has run, and how long it could run and did not; nanoseconds."""
+        if self._schedstat < 0:
+            return 0, 0
+        try:
+            ran, waited, _ = os.pread(self._schedstat, 100, 0).split()
+            return int(ran), int(waited)
+        except (OSError, ValueError):
+            return 0, 0
+
+    # ---- the thread that looks
+
+    def _watch(self) -> None:
+        pause, seen, lines, minute = LOOK_SECS, 0, 0, time.monotonic()
+        self._look_after(pause)
+        while not self._over.wait(pause):
+            rounds, began, now = self.rounds, self.began, time.monotonic()
+            if now - self._due > LATE_SECS:
+                self._prevented.append((self._looked, now))
+            if began and now - began > LOOKED_AT_SECS:
+                if self._sample[0] != began:
+                    self._sample = began, _stack(sys._current_frames().get(self._thread))
+            else:
+                self._before = self._scheduled()
+            if now - minute > LINES_EVERY_SECS:
+                lines, minute = 0, now
+            lines += self._say_held(LINES - lines)
+            pause = LOOK_SECS if rounds != seen or began else min(self._idle_secs, 2 * pause)
+            seen = rounds
+            self._look_after(pause)
+
+    def _look_after(self, pause: float) -> None:
+        self._looked = time.monotonic()
+        self._due = self._looked + pause
+
+    def _say_held(self, room: int) -> int:
+        said = 0
+        while self._to_say and said < room:
+            own, lost, what = self._to_say.popleft()
+            self.say(f"the loop was held for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; it was at {what}")
+            said += 1
+        return said
+
+
+class _Metered(selectors.DefaultSelector):
+    """The loop's selector, which tells when a round begins and ends."""
+
+    def __init__(self, lag: LoopLag) -> None:
+        super().__init__()
+        self._lag = lag
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        lag, now = self._lag, time.monotonic()
+        if lag.began and now - lag.began > COUNTED_SECS:
+            lag.long_round(now)
+        lag.began = 0.0
+        events = super().select(timeout)
+        lag.rounds += 1
+        lag.began = time.monotonic()
+        return events
+
+
+def _stack(frame: FrameType | None) -> str:
+    """The innermost places, innermost first."""
+    places: list[str] = []
+    while frame is not None and len(places) < _FRAMES:
+        code = frame.f_code
+        path = code.co_filename.split(os.sep)[-2:]
+        if path[0] == "asyncio" and places:
+            break
+        places.append(f"{'/'.join(path)}:{frame.f_lineno}:{code.co_name}")
+        frame = frame.f_back
+    return " < ".join(places)
+
+
+def _schedstat(thread: int) -> int:
+    """A descriptor of what the kernel counts of this thread; -1 where it does not."""
+    try:
+        return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _unsaid(sentence: str) -> None:
+    return

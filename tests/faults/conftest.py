@@ -1,0 +1,43 @@
+"""Lets the tests of this folder import what they share, and gives them sites."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from places import ORDINARY, everybodys_python, new_site
+from real_site import Site
+
+
+@pytest.fixture(scope="module", params=["same user", "ordinary user"])
+def who(request: pytest.FixtureRequest) -> int | None:
+    """As whom a site runs: as the user who runs the tests, and, where that is root, as an ordinary user as well."""
+    if request.param == "same user":
+        return None
+    if os.geteuid() != 0:
+        pytest.skip("the tests do not run as root, so the share that runs as another user is left out; this share ran as 'same user'")
+    if everybodys_python() is None:
+        pytest.skip("no Python of this version can be read by an ordinary user: put the checkout and its .venv where everybody can read "
+                    "them, or install this version's python3 package")
+    return ORDINARY
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """`make_site(who, *settings, **options)`: a fresh root. At the end nothing that ran on it is left."""
+    sites: list[Site] = []
+
+    def make(who: int | None, *sets: str, **options: object) -> Site:
+        sites.append(new_site(who, *sets, **options))  # type: ignore[arg-type]
+        return sites[-1]
+
+    yield make
+    left = {}
+    for site in sites:
+        left.update(site.end())
+    assert left == {}, "processes outlived their keeper"

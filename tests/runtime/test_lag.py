@@ -1,0 +1,95 @@
+"""What held a loop is measured and named, and what the machine did to us is not counted as ours."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from jobscribe.runtime.lag import LoopLag
+
+
+def lived(main: Coroutine[Any, Any, None]) -> tuple[dict[str, Any], list[str]]:
+    """What is known of the loop in which this ran, and what was said for the log."""
+    lag, said = LoopLag(), list[str]()
+    lag.say = said.append
+    out: dict[str, Any] = {}
+
+    async def measured() -> None:
+        await asyncio.sleep(0.15)
+        lag.begin()
+        await main
+        await asyncio.sleep(0.25)  # the thread that looks says what was held
+        out.update(lag.said())
+
+    lag.run(measured())
+    return out, said
+
+
+def hold_it() -> None:
+    time.sleep(0.4)
+
+
+async def held() -> None:
+    hold_it()
+
+
+def test_a_loop_that_is_held_is_late_and_it_is_known_by_what() -> None:
+    loop, said = lived(held())
+    assert loop["held"] == 1
+    assert loop["worst"]["secs"] > 0.2 and "hold_it" in loop["worst"]["what"]
+    assert loop["p999"] > 0.2
+    assert len(said) == 1 and "hold_it" in said[0]
+
+
+def test_a_loop_that_waits_is_not_held() -> None:
+    loop, said = lived(asyncio.sleep(0.4))
+    assert (loop["held"], loop["p999"] <= 0.05, said) == (0, True, [])
+
+
+async def computing() -> None:
+    deadline = time.thread_time() + 0.4
+    while time.thread_time() < deadline:
+        pass
+
+
+def test_time_on_the_processor_is_its_own() -> None:
+    loop, _ = lived(computing())
+    assert loop["worst"]["secs"] > 0.35
+
+
+def stop_us() -> "subprocess.Popen[bytes]":
+    """SIGSTOP for a second, as a frozen machine would do; somebody else goes on with us."""
+    return subprocess.Popen(["/bin/sh", "-c", f"kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"])
+
+
+async def stopped() -> None:
+    stopper = stop_us()
+    deadline = time.monotonic() + 20
+    while stopper.poll() is None:
+        assert time.monotonic() < deadline
+        computed = time.thread_time() + 0.02  # so that it is stopped in a round and not between two
+        while time.thread_time() < computed:
+            pass
+        await asyncio.sleep(0)
+    assert stopper.returncode == 0
+
+
+def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
+    loop, _ = lived(stopped())
+    assert loop["secs"] > 1
+    assert loop["worst"]["secs"] < 0.5, loop
+
+
+def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:
+    """Ten rounds of 0.1 s in ten seconds: one moment in a thousand waits over 90 ms, however many short rounds there were."""
+    lag = LoopLag()
+    now = time.monotonic()
+    for _ in range(10):
+        lag.began = now - 0.1
+        lag.long_round(now)
+    lag._since = time.monotonic() - 10
+    assert 0.08 < lag.percentile(0.001) <= 0.1
+    assert 0.04 < lag.percentile(0.05) < 0.06
+    assert lag.percentile(0.2) == 0.005, "shorter ones are not counted"
