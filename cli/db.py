@@ -1,4 +1,4 @@
-"""`db check|rebuild|story|export`: the event store of a root, read without a supervisor (it may run, but need not)."""
+"""`db check|rebuild|story|export`: the event store of a root without its supervisor. What replaces or copies it is in `db_upkeep`."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ def check() -> None:
     from ..db import inspection
 
     s = session()
-    report = inspection.check(_root(s), _progress(s))
+    report = inspection.check(store_root(s), shown(s))
     if s.screen.json:
         import msgspec
 
@@ -49,21 +49,18 @@ def _told(report: "Report") -> list[str]:
 
 
 @command()
-@click.option("--cut-after", type=click.IntRange(0), metavar="POSITION", help="Keep a damaged log up to here; what was cut is kept aside.")
-def rebuild(cut_after: int | None) -> None:
+def rebuild() -> None:
     """Write index and records anew from the log. Only while no supervisor uses the root."""
     from ..db import rebuilding
 
     s = session()
-    done = rebuilding.rebuild(_root(s), cut_after, _progress(s))
+    done = rebuilding.rebuild(store_root(s), shown(s))
     if s.screen.json:
         import msgspec
 
         s.screen.value("jobscribe.db.rebuild/1", msgspec.to_builtins(done))
         return
     s.screen.line(f"{done.events} events, {done.jobs} jobs" + (f", {done.records_removed} records removed" if done.records_removed else ""))
-    if done.kept_aside:
-        s.screen.line(f"what was there before is in {done.kept_aside}")
 
 
 @command()
@@ -76,7 +73,7 @@ def story(name: str) -> None:
     from ..protocol.errors import Refusal
 
     s = session()
-    root = _root(s)
+    root = store_root(s)
     stream = name if name == "system" else f"agent/{name}" if "@" in name else f"job/{_jid(root, name)}"
     events = events_of(root, stream)
     if not events:
@@ -95,18 +92,18 @@ def export(after: int) -> None:
     """Write all events as lines of JSON, oldest first, verifying each."""
     from ..db.inspection import export as lines
 
-    for line in lines(_root(session()), after):
+    for line in lines(store_root(session()), after):
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-def _root(s: Session) -> Path:
+def store_root(s: Session) -> Path:
     if s.options.get("url"):
         raise click.UsageError("the store is read where it lies: give --root, not --url")
     return Path(s.root)
 
 
-def _progress(s: Session) -> Progress:
+def shown(s: Session) -> Progress:
     begun = time.monotonic()
 
     def progress(what: str, done: int, of: int) -> None:

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job": ("", "job", "Submit, watch and steer jobs."),
     "trace": ("insight", "trace", "Show the whole way of a job, op or request."),
     "config": ("", "config", "Show and check the configuration."),
-    "db": ("", "db", "Check, rebuild and read the event store."),
+    "db": ("", "db", "Check, mend, shorten, copy and read the event store."),
     "demo": ("demo", "demo", "Run a real computation from submission to result, in a fresh root."),
 }
 
@@ -42,6 +42,10 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "db": {
         "check": ("db", "check", "Verify every event, checksum and record."),
         "rebuild": ("db", "rebuild", "Write all records and the index anew from the log."),
+        "repair": ("db_upkeep", "repair", "Say what is damaged, and keep what is whole."),
+        "compact": ("db_upkeep", "compact", "Make the log shorter: fold what is long over."),
+        "backup": ("db_upkeep", "backup", "Copy the store, while the supervisor runs."),
+        "restore": ("db_upkeep", "restore", "Put a backup in the place of the store."),
         "story": ("db", "story", "Tell a job's story from the log; needs no supervisor."),
         "export": ("db", "export", "Write all events as JSON lines."),
     },

@@ -1,27 +1,15 @@
 """The fold of an agent's stream: what the log knows of one agent key."""
 
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
-from ..protocol.ids import AgentKey
-from .events import AgentEvent, AgentGone, AgentStarted, AgentStartFailed, AgentStartRequested
+from .events import AgentEvent, AgentFolded, AgentGone, AgentStarted, AgentStartFailed, AgentStartRequested
+from .state import AgentRecord
 
-#: Tokens that may still be in use: a start whose outcome was never heard of leaves an agent behind that holds an older one.
-TOKENS_KEPT = 4
-
-
-class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` counts events. handle: what finds it again; None when nothing runs as far as the log knows."""
-
-    key: AgentKey
-    version: int = 0
-    attempt: int = 0
-    token_hashes: tuple[str, ...] = ()
-    handle: dict[str, Any] | None = None
-    #: a start was asked for and nothing was heard of it
-    starting: bool = False
-    last_failure: str | None = None
+#: Tokens that may still be in use: a start whose outcome was never heard of leaves an agent behind that holds an older one, and so
+#: does one that was called gone by mistake and is found again by the next start.
+TOKENS_KEPT = 16
 
 
 def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
@@ -36,6 +24,8 @@ def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
         case AgentStartFailed():
             return msgspec.structs.replace(agent, starting=False, last_failure=event.reason)
         case AgentGone():
-            return msgspec.structs.replace(agent, handle=None, starting=False, token_hashes=(), last_failure=event.reason)
+            return msgspec.structs.replace(agent, handle=None, starting=False, last_failure=event.reason)
+        case AgentFolded():
+            return event.agent
         case _:
             assert_never(event)

@@ -52,17 +52,19 @@ def row(previous: bytes, position: int, stream: str, version: int, type_: str, s
 
 
 def verified(raw: tuple[Any, ...], previous: Any, expected: int) -> Row:
-    """`raw` (columns as `Row`, text as bytes) as the row at position `expected`; raises Broken."""
+    """`raw` (columns as `Row`, text as bytes) as the row that follows, at position `expected` or later; raises Broken.
+
+    After a compaction there are gaps. A row that fits the one before it proves that between the two nothing is missing.
+    """
     position, stream, version, type_, schema, at, body, checksum = raw
-    if position != expected:
-        raise Broken(expected, f"the next row in the log is at position {position!r}")
     try:
         right = link(previous, position, stream, version, type_, schema, at, body)
         row_ = Row(position, stream.decode(), version, type_.decode(), schema, at, body.decode(), right)
     except (TypeError, AttributeError, ValueError, struct.error, OverflowError):
-        raise Broken(expected, "a column has the wrong type") from None
-    if right != checksum:
-        raise Broken(expected, "its checksum does not fit")
+        raise Broken(expected, "a column has the wrong type, or the row before it is missing") from None
+    if right != checksum or position < expected:
+        gap = position != expected
+        raise Broken(expected, f"the next row in the log is at position {position!r}" if gap else "its checksum does not fit")
     return row_
 
 

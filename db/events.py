@@ -4,9 +4,11 @@ Every event has `at` (unix seconds when it was decided). Order is given by posit
 A stored event is its JSON text with the tag `type` and the schema version `v`; `decode` reads every version ever released.
 
 To add an event: a struct here, a branch in `job.evolve` (or the agent's or the system's fold), a line in `story`, and a
-row in tests/db/golden/. To change one: raise its version in VERSIONS and add an upcaster.
+row in tests/db/golden/. To change one (or a value in `state`, which the checkpoints carry): raise its version in VERSIONS and
+add an upcaster.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,7 @@ from ..protocol.errors import Refusal
 from ..protocol.exits import ExitInfo
 from ..protocol.ids import AgentKey, OpId, Token
 from ..protocol.requests import RunSpec
+from .state import AgentRecord, Job
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
@@ -40,11 +43,15 @@ class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
 
 
 class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
-    """Slots were taken and the execution was assigned to an agent. Written before the op is sent: G2's first line."""
+    """Slots were taken and the execution was assigned to an agent. Written before the op is sent: G2's first line.
+
+    boot_id: of the agent's machine. What is nowhere to be found after a restart of that machine may have run before it.
+    """
 
     token: Token
     agent_key: AgentKey
     op_id: OpId
+    boot_id: str | None = None
 
 
 class TaskStarted(_Event, frozen=True, kw_only=True, tag="TaskStarted"):
@@ -99,6 +106,20 @@ class RunPurged(_Event, frozen=True, kw_only=True, tag="RunPurged"):
     serial: int
 
 
+class JobFolded(_Event, frozen=True, kw_only=True, tag="JobFolded"):
+    """A checkpoint: stands for all events of this job up to its own version. `at` is the time of the last of them.
+
+    job: what they add up to. events: how many they were; since: time of the first. trimmed: parts of the
+    job (older runs; of a purged run its input) are not in it any more.
+    """
+
+    job: Job
+    events: int
+    since: float
+    folded_at: float
+    trimmed: bool = False
+
+
 # ---- streams `agent/<agent key>`
 
 
@@ -130,6 +151,15 @@ class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
     reason: str
 
 
+class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
+    """A checkpoint: stands for the events of this agent up to its own version, as JobFolded does for a job's."""
+
+    agent: AgentRecord
+    events: int
+    since: float
+    folded_at: float
+
+
 # ---- stream `system`
 
 
@@ -145,10 +175,51 @@ class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStoppe
     reason: str
 
 
-JobEvent = RunRequested | TaskPlaced | TaskStarted | StopRequested | TaskEnded | AttemptEnded | RunEnded | RunPurged
-AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone
-SystemEvent = SupervisorStarted | SupervisorStopped
+class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
+    """A checkpoint: stands for the events of the system up to its own version. session: the last one that started."""
+
+    session: int
+    serial_floor: int
+    events: int
+    since: float
+    folded_at: float
+
+
+class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
+    """Closes a compaction: the log up to `position` was written anew, shorter. checksum: the last one of the old log, hex.
+
+    As the last row of a log whose witness names that position and checksum, it says which log this one took the place of.
+    """
+
+    position: int
+    checksum: str
+    events_before: int
+    events_after: int
+    jobs_folded: int
+
+
+class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
+    """The log goes on from an earlier point: a backup was restored, or a damaged end was cut off. reason: `restored` or `repaired`.
+
+    position: up to which it was kept; `lost_up_to`: the highest that had been given away before. No run may get a serial below
+    `serial_floor`: one like it may have been used in what is lost. witnessed, checksum: as the witness had it (see LogCompacted).
+    """
+
+    position: int
+    lost_up_to: int
+    serial_floor: int
+    reason: str
+    witnessed: int | None = None
+    checksum: str | None = None
+
+
+JobEvent = RunRequested | TaskPlaced | TaskStarted | StopRequested | TaskEnded | AttemptEnded | RunEnded | RunPurged | JobFolded
+AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone | AgentFolded
+SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 Event = JobEvent | AgentEvent | SystemEvent
+
+#: Events that stand for all before them in their stream, of which they are the first; their version counts those as well.
+CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
 #: Schema version written for each event type; absent means 1.
 VERSIONS: dict[str, int] = {}
@@ -179,8 +250,26 @@ def schema_of(event: Event) -> int:
 
 
 def encode(event: Event) -> bytes:
-    """JSON text, the same bytes for the same event."""
+    """JSON text, the same bytes for the same event. A checkpoint, made to save room, leaves out what reading it supplies."""
+    if type_of(event) in CHECKPOINTS:
+        return _encoder.encode({"type": type_of(event), **_lean(event)})
     return _encoder.encode(event)
+
+
+def _lean(value: Any) -> Any:
+    """Structs without the fields that have their defaults. What users gave (dicts) is as it is."""
+    if isinstance(value, tuple):
+        return [_lean(v) for v in value]
+    if not isinstance(value, msgspec.Struct) or value.__struct_config__.array_like:
+        return value
+    return {name: _lean(v) for field, name, default in _fields(type(value)) if (v := getattr(value, field)) != default}
+
+
+@functools.cache
+def _fields(struct: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
+    """(name, name in JSON, default) of each field."""
+    made = ((f, f.default_factory() if f.default_factory is not msgspec.NODEFAULT else f.default) for f in msgspec.structs.fields(struct))
+    return [(f.name, f.encode_name, default) for f, default in made]
 
 
 def known(type_: Any, schema: Any) -> bool:

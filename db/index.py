@@ -1,7 +1,7 @@
 """What lists show of a job: the one projection behind the table `jobs`. Pure."""
 
 from ..protocol.ids import split_jid
-from .job import Job
+from .state import Job
 from .store import IndexRow
 
 

@@ -14,16 +14,18 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import parse
 from . import witness
 from .chain import START, Broken, Row, follow, stored
+from .events import CHECKPOINTS, JobFolded
 from .faults import UNREADABLE, not_opened
 from .index import index_row
-from .job import Job, evolve
-from .opening import repair
+from .job import evolve
+from .opening import repair, successor
 from .projection import record_bytes
 from .reading import Reader
 from .reading import index_row as read_index_row
 from .records import FOLDER as RECORDS
-from .records import record_path
+from .records import read_marker, record_path
 from .schema import FILE, JOB_COLUMNS, ROW_COLUMNS, known_layout, open_for_reading, rows_after
+from .state import Job
 from .store import IndexRow, Stored
 from .witness import Mark
 
@@ -49,7 +51,7 @@ class _Position(msgspec.Struct):
 
 
 class Report(msgspec.Struct, kw_only=True, rename="camel"):
-    """What `check` found. whole_up_to: position up to which the log is as it was written (what `--cut-after` takes)."""
+    """What `check` found. whole_up_to: position up to which the log is as it was written (what `db repair` keeps)."""
 
     path: str
     in_use: bool
@@ -83,13 +85,17 @@ def silent(what: str, done: int, of: int) -> None:
 
 def check(root: Path, progress: Progress = silent) -> Report:
     """Verify the chain, the witness, versions, index and records. Raises Refusal where there is no store, or it may not be read."""
-    path = store_path(root)
+    return check_file(store_path(root), root / RECORDS, progress)
+
+
+def check_file(path: Path, records: Path | None, progress: Progress = silent) -> Report:
+    """The same of a store wherever it lies: a backup has no records."""
     # Before the log is read: a store in use goes on, and the log must then hold at least this.
     report = Report(path=str(path), in_use=witness.held(path.parent))
     mark = witness.look(path.parent)
     report.witness = mark.position if mark else None
     try:
-        connection = opened(root)
+        connection = open_file(path)
     except Refusal as e:
         if e.code != "storeDamaged":
             raise
@@ -98,7 +104,7 @@ def check(root: Path, progress: Progress = silent) -> Report:
     try:
         connection.execute("BEGIN")
         _check_log(connection, report, mark, progress)
-        _check_streams(connection, report, root / RECORDS, progress)
+        _check_streams(connection, report, records, progress)
         for (text,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
             if text != "ok":
                 report.add("file", str(text))
@@ -111,7 +117,16 @@ def check(root: Path, progress: Progress = silent) -> Report:
 
 def opened(root: Path) -> sqlite3.Connection:
     """The store's file for reading. Raises Refusal."""
-    path = store_path(root)
+    return open_file(store_path(root))
+
+
+def standing(connection: sqlite3.Connection, mark: Mark) -> Mark:
+    """What the log must hold: what was witnessed; or all of it, where it took the place of the log that was."""
+    return successor(connection, mark) or mark
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """A store's file for reading. Raises Refusal."""
     if not path.exists():
         mark = witness.look(path.parent)
         if mark is not None and mark != witness.NOTHING:
@@ -133,6 +148,17 @@ def opened(root: Path) -> sqlite3.Connection:
     return connection
 
 
+def extent(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many events there seem to be, and the last position; 0 where that cannot be read: what is whole, reading the rows tells."""
+    numbers = []
+    for query in ("SELECT count(*) FROM events", "SELECT coalesce(max(position), 0) FROM events"):
+        try:
+            numbers.append(int(connection.execute(query).fetchone()[0]))
+        except UNREADABLE:
+            numbers.append(0)
+    return numbers[0], numbers[1]
+
+
 def whole_rows(connection: sqlite3.Connection, up_to: int | None = None) -> Iterator[Row]:
     """The log from its beginning as long as it is whole; raises Broken where it is not."""
     position = 0
@@ -145,26 +171,30 @@ def whole_rows(connection: sqlite3.Connection, up_to: int | None = None) -> Iter
 
 
 def _check_log(connection: sqlite3.Connection, report: Report, mark: Mark | None, progress: Progress) -> None:
-    of = int(connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0])
+    of, end = extent(connection)
     kinds = set()
-    seen = mark is not None and mark.position == 0
     if mark is None:
         report.add("witness", "the file is missing or unreadable")
+    else:
+        mark = standing(connection, mark)
+    seen = mark is not None and mark.position == 0
     try:
         for row in whole_rows(connection):
-            report.events, report.whole_up_to = row.position, row.position
+            report.events, report.whole_up_to = report.events + 1, row.position
             kinds.add((row.type, row.schema))
             if mark is not None and row.position == mark.position:
                 seen = True
                 if row.checksum != mark.checksum:
                     report.add("witness", "this row is not the one that was witnessed", row.position)
             _check_event(row, report)
-            if row.position % EVERY == 0:
-                progress("events", row.position, of)
+            if report.events % EVERY == 0:
+                progress("events", report.events, of)
     except Broken as e:
         report.add("log", e.what, e.position)
-    if mark is not None and not seen and report.whole_up_to >= of:
-        report.add("witness", f"position {mark.position} was durable, but the log ends at {of}", mark.position)
+    if mark is not None and not seen and report.whole_up_to >= end:
+        other = end >= mark.position
+        what = "is not in this log: it is another one than was witnessed" if other else f"was durable, but the log ends at {end}"
+        report.add("witness", f"position {mark.position} {what}", mark.position)
     missing = kinds - set(connection.execute("SELECT type, schema FROM kinds").fetchall())
     for type_, schema in sorted(missing):
         report.add("index", f"the list of kinds of events lacks {type_} {schema}")
@@ -179,7 +209,7 @@ def _check_event(row: Row, report: Report) -> None:
         report.add("log", e.sentence, row.position)
 
 
-def _check_streams(connection: sqlite3.Connection, report: Report, records: Path, progress: Progress) -> None:
+def _check_streams(connection: sqlite3.Connection, report: Report, records: Path | None, progress: Progress) -> None:
     """Versions are continuous, and index and records are what the fold says."""
     (of,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
     indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy").fetchone()[0]
@@ -190,7 +220,8 @@ def _check_streams(connection: sqlite3.Connection, report: Report, records: Path
         right = msgspec.structs.replace(index_row(job), position=last.position)
         if _index_row_of(connection, job.jid) != right:
             report.add("index", f"the row of {job.jid} is not what its events say", last.position)
-        _check_record(records, job, last, report)
+        if records is not None:
+            _check_record(records, job, last, report)
         if report.jobs % EVERY == 0:
             progress("jobs", report.jobs, of)
     if report.jobs != of:
@@ -223,13 +254,17 @@ def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = N
                 yield job, last
             stream, version, last = row.stream, 0, None
             job = _new_job(stream, row, report)
-        version += 1
+        # a checkpoint stands for all before it, and is the first there is
+        version = row.version if version == 0 and row.type in CHECKPOINTS else version + 1
         if row.version != version and report is not None:
             report.add("stream", f"{stream} has version {row.version} where {version} should be", row.position)
             version = row.version
         try:
             last = stored(row)
             job = evolve(job, last.event) if job is not None else None  # type: ignore[arg-type]
+            if isinstance(last.event, JobFolded) and report is not None and _misplaced(last.event.job, row):
+                what = f"version {last.event.job.version} of {last.event.job.jid}"
+                report.add("stream", f"the checkpoint of {stream} version {row.version} holds {what}", row.position)
         except Refusal:
             if report is None:
                 raise
@@ -237,6 +272,10 @@ def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = N
             job = None
     if job is not None and last is not None:
         yield job, last
+
+
+def _misplaced(job: Job, row: Row) -> bool:
+    return (job.version, "job/" + job.jid) != (row.version, row.stream)
 
 
 def _new_job(stream: str, row: Row, report: Report | None) -> Job | None:
@@ -260,6 +299,10 @@ def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
         report.records_behind += 1
         return
     if found == right:
+        return
+    if not report.in_use and read_marker(folder) < last.position:
+        # the next start makes it again, whatever it says now
+        report.records_behind += 1
         return
     try:
         position = msgspec.json.decode(found, type=_Position).position

@@ -26,6 +26,8 @@ class MemoryStore:
         self._waiting: list[Waiting] = []
         self._listeners: list[Heard] = []
         self._failure: Refusal | None = None
+        #: what a failed sync was for
+        self._doubtful: Group | None = None
         self._dead = False
         self._closed = False
 
@@ -45,12 +47,17 @@ class MemoryStore:
         self._deliver(lambda: tell(self._listeners, heard, results))
         self._point("delivered")
 
-    def crash(self) -> "MemoryStore":
-        """A store as another process would find it: what was durable, and nobody listening. This one is of no use any more."""
+    def crash(self, *, doubtful: bool = False) -> "MemoryStore":
+        """A store as another process would find it: what was durable, and nobody listening. This one is of no use any more.
+
+        doubtful: what the sync that failed was for is there after all.
+        """
         after = MemoryStore(self._deliver, hold=self._hold, point=self._point)
         after._rows, after._log = list(self._rows), list(self._log)
         after._streams = {name: list(events) for name, events in self._streams.items()}
         after._index, after._receipts = dict(self._index), dict(self._receipts)
+        if doubtful and self._doubtful is not None:
+            after._keep(self._doubtful)
         self._closed = True
         return after
 
@@ -67,13 +74,14 @@ class MemoryStore:
             self._point("taken")
         except Exception as e:
             return [], group.refused(self._failed(e, fatal=not passing(e)))
+        index = {jid: self._index.get(jid) for jid in group.index}
         self._keep(group)
         try:
             self._point("committed")
             self._point("witnessed")
         except Exception as e:
             # written, but nobody may rely on it: as a real store, it shows nothing of it and stays shut
-            self._drop(group)
+            self._drop(group, index)
             return [], group.refused(self._failed(e, fatal=True))
         return group.heard, group.results
 
@@ -85,11 +93,19 @@ class MemoryStore:
         self._index.update(group.index)
         self._receipts.update({(r.uid, r.req_id): r for r in group.receipts})
 
-    def _drop(self, group: Group) -> None:
+    def _drop(self, group: Group, index: dict[str, IndexRow | None]) -> None:
         count = len(self._log) - len(group.heard)
         self._rows, self._log = self._rows[:count], self._log[:count]
         for s in group.heard:
             self._streams[s.stream] = [old for old in self._streams[s.stream] if old.position <= count]
+        for r in group.receipts:
+            self._receipts.pop((r.uid, r.req_id), None)
+        for jid, row in index.items():
+            if row is None:
+                del self._index[jid]
+            else:
+                self._index[jid] = row
+        self._doubtful = group
 
     def _failed(self, error: Exception, *, fatal: bool) -> Refusal:
         self._dead = self._dead or fatal

@@ -10,7 +10,7 @@ import msgspec
 
 from ..protocol.ids import split_jid
 from ..protocol.status import PURGED, RUNNING
-from .job import Attempt, Job, PastRun, Run, Task
+from .state import Attempt, Job, PastRun, Run, Task
 
 _encoder = msgspec.json.Encoder(order="sorted")
 

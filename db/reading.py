@@ -12,12 +12,13 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from .chain import START, Broken, follow, stored, verified
+from .events import CHECKPOINTS
 from .faults import UNREADABLE, not_opened
 from .opening import repair
-from .schema import JOB_COLUMNS, ROW_COLUMNS, checksum_at, open_for_reading, rows_after
+from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
 from .store import IndexRow, Receipt, Stored
 
-_PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position = e.position - 1)"
+_PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
 _STREAM = (
     f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
 )
@@ -44,15 +45,19 @@ class Reader:
     def stream(self, stream: str, after: int, head: int) -> list[Stored]:
         """Events of a stream with version > `after`. Raises Refusal."""
         out: list[Stored] = []
+        version = after
         for *raw, previous in self._rows(_STREAM, (stream, after, head)):
             try:
-                row = verified(tuple(raw), START if raw[0] == 1 else previous, raw[0])
-                if row.stream != stream or row.version != after + len(out) + 1:
-                    raise Broken(row.position, f"version {row.version} of {row.stream} where {after + len(out) + 1} of {stream} should be")
+                row = verified(tuple(raw), START if previous is None else previous, raw[0])
+                # a checkpoint stands for all before it, and is the first there is
+                right = row.version > after and not out if row.type in CHECKPOINTS else row.version == version + 1
+                if row.stream != stream or not right:
+                    raise Broken(row.position, f"version {row.version} of {row.stream} where {version + 1} of {stream} should be")
             except Broken as e:
                 raise self._damaged(e) from None
+            version = row.version
             out.append(stored(row))
-        self._no_less(stream, after + len(out), head)
+        self._no_less(stream, version, head)
         return out
 
     def _no_less(self, stream: str, version: int, head: int) -> None:
@@ -66,19 +71,18 @@ class Reader:
 
     def log(self, after: int, limit: int, head: int) -> list[Stored]:
         """Events with position > `after`, at most `limit`. Raises Refusal."""
-        last = min(head, max(after, 0) + limit)
         after = max(after, 0)
-        if last <= after:
+        if limit <= 0 or head <= after:
             return []
         try:
-            previous = START if after == 0 else checksum_at(self._connection, after)
-            out = [stored(row) for row in follow(rows_after(self._connection, after, last), previous, after)]
+            start, previous = last_before(self._connection, after)
+            out = [stored(row) for row in follow(rows_after(self._connection, start, head, limit), previous, start)]
         except Broken as e:
             raise self._damaged(e) from None
         except UNREADABLE as e:
             raise self._refusal(e) from None
-        if len(out) != last - after:
-            raise self._damaged(Broken(after + len(out) + 1, "it is missing"))
+        if len(out) < limit and (out[-1].position if out else start) != head:
+            raise self._damaged(Broken((out[-1].position if out else start) + 1, "it is missing"))
         return out
 
     def busy_jids(self) -> list[str]:

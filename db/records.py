@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from ..runtime.filesystems import write_atomically
 from .events import job_stream
-from .job import Job, evolve
+from .job import evolve
 from .projection import record, record_bytes
+from .state import Job
 from .store import EventStore
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 FOLDER = "supervisor-job"
+_POINTS = ("record.written", "record.renamed")
 #: Holds one number. Its name does not end in `.json`, so nobody takes it for a record.
 MARKER = ".position"
 #: Seconds between two rounds of writing: short jobs are written once, at their end.
@@ -103,7 +105,8 @@ class RecordWriter:
         failed: list[tuple[_Dirty, OSError]] = []
         for dirty in batch.values():
             try:
-                write_atomically(str(record_path(self.folder, dirty.job.jid)), record_bytes(dirty.job, dirty.position, dirty.at))
+                data = record_bytes(dirty.job, dirty.position, dirty.at)
+                write_atomically(str(record_path(self.folder, dirty.job.jid)), data, points=_POINTS)
             except OSError as e:
                 failed.append((dirty, e))
             else:

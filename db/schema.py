@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol.errors import Refusal
+from .chain import START
 
 FILE = "events.sqlite"
 #: What stands in `PRAGMA user_version`.
@@ -90,9 +91,14 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """The file as others write it; changes nothing. Raises sqlite3.Error."""
-    connection = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True, isolation_level=None, timeout=5.0)
+def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+    """The file as others write it; changes nothing. Raises sqlite3.Error.
+
+    alone: nobody else has it open. Then, where no WAL was left, not even the files beside it are touched.
+    """
+    still = alone and not _wal_of(path)
+    mode = "?immutable=1" if still else "?mode=ro"
+    connection = sqlite3.connect(path.absolute().as_uri() + mode, uri=True, isolation_level=None, timeout=5.0)
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -101,6 +107,14 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _wal_of(path: Path) -> int:
+    """Size of the WAL beside it."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except FileNotFoundError:
+        return 0
 
 
 def known_layout(connection: sqlite3.Connection, path: Path) -> int:
@@ -127,14 +141,21 @@ def create(connection: sqlite3.Connection) -> None:
         raise
 
 
-def rows_after(connection: sqlite3.Connection, after: int, up_to: int | None = None) -> Iterable[tuple[Any, ...]]:
-    """Raw rows of the log in order of position."""
-    return connection.execute(
-        f"SELECT {ROW_COLUMNS} FROM events WHERE position > ? AND position <= ? ORDER BY position", (after, up_to or 2**62)
-    )
+def rows_after(connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1) -> Iterable[tuple[Any, ...]]:
+    """Raw rows of the log in order of position; all of them, or at most `limit`."""
+    last = 2**62 if up_to is None else up_to
+    query = f"SELECT {ROW_COLUMNS} FROM events WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
+    return connection.execute(query, (after, last, limit))
 
 
 def checksum_at(connection: sqlite3.Connection, position: int) -> Any:
     """The checksum of the row at `position`; None where there is none."""
     row = connection.execute("SELECT checksum FROM events WHERE position = ?", (position,)).fetchall()
     return row[0][0] if row else None
+
+
+def last_before(connection: sqlite3.Connection, position: int, back: int = 0) -> tuple[int, Any]:
+    """Position and checksum of the last row up to `position`, or of the one `back` rows before it; the log's start for none."""
+    query = "SELECT position, checksum FROM events WHERE position <= ? ORDER BY position DESC LIMIT 1 OFFSET ?"
+    rows = connection.execute(query, (position, back)).fetchall()
+    return (rows[0][0], rows[0][1]) if rows else (0, START)

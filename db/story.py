@@ -12,18 +12,23 @@ import msgspec
 
 from ..protocol.ids import Token, printable, short_op
 from .events import (
+    AgentFolded,
     AgentGone,
     AgentStarted,
     AgentStartFailed,
     AgentStartRequested,
     AttemptEnded,
     Event,
+    JobFolded,
+    LogCompacted,
+    LogSetBack,
     RunEnded,
     RunPurged,
     RunRequested,
     StopRequested,
     SupervisorStarted,
     SupervisorStopped,
+    SystemFolded,
     TaskEnded,
     TaskPlaced,
     TaskStarted,
@@ -77,10 +82,35 @@ def sentence(event: Event) -> str:
             return _of_task(event)
         case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentGone():
             return _of_agent(event)
+        case JobFolded() | AgentFolded() | SystemFolded():
+            return _of_checkpoint(event)
+        case LogCompacted():
+            return f"the log up to position {event.position} was compacted: {event.events_before} events became {event.events_after}"
+        case LogSetBack():
+            how = "a backup was restored" if event.reason == "restored" else "a damaged end was cut off"
+            behind = event.lost_up_to > event.position
+            lost = f"what came after it, up to {event.lost_up_to}, is lost" if behind else "nothing is known to be lost"
+            return f"{how}: the log goes on from position {event.position}; {lost}"
         case SupervisorStarted():
             return f"supervisor session {event.session} started: pid {event.pid}, version {_said(event.version)}"
         case SupervisorStopped():
             return f"supervisor session {event.session} stopped: {_said(event.reason)}"
+        case _:
+            assert_never(event)
+
+
+def _of_checkpoint(event: JobFolded | AgentFolded | SystemFolded) -> str:
+    were = "1 earlier event was" if event.events == 1 else f"{event.events} earlier events were"
+    folded = f"{were} folded into this one on {_time(event.folded_at)[:10]}; the first was of {_time(event.since)}"
+    match event:
+        case JobFolded(job=job):
+            run = f"run {job.run.serial} is {job.status}" if job.run is not None else "it had no run"
+            more = "; parts of it are not kept" if event.trimmed else ""
+            return f"{run} ({len(job.history) + job.history_dropped} runs before it); {folded}{more}"
+        case AgentFolded(agent=agent):
+            return f"agent {agent.key} was at attempt {agent.attempt}; {folded}"
+        case SystemFolded():
+            return f"supervisor session {event.session} was the last; {folded}"
         case _:
             assert_never(event)
 

@@ -1,4 +1,4 @@
-"""`db check|rebuild|story|export` on a small store."""
+"""`jobscribe db ...` on a small store, as an operator types it."""
 
 import sqlite3
 import threading
@@ -82,12 +82,57 @@ def test_a_store_in_use_is_not_rebuilt(run: Run, root: Path) -> None:
         store.close()
 
 
-def test_a_damaged_log_can_be_cut(run: Run, root: Path) -> None:
-    assert run("--root", str(root), "db", "rebuild", "--cut-after", "9").code == 125
-    ended = run("--root", str(root), "db", "rebuild", "--cut-after", "2")
-    assert ended.out.startswith("2 events, 1 jobs")
+def test_a_damaged_log_is_repaired_when_that_is_wanted(run: Run, root: Path) -> None:
+    with sqlite3.connect(root / "db" / "events.sqlite") as connection:
+        connection.execute("UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3")
+    connection.close()
+    refused = run("--root", str(root), "db", "rebuild")
+    assert refused.code == 125 and "jobscribe db repair" in refused.err
+    asked = run("--root", str(root), "db", "repair")
+    assert asked.code == 1 and "say --yes" in asked.err and "kept: 2 events, up to position 2" in asked.err and JIDS[1] in asked.err
+    assert run("--root", str(root), "db", "repair", "--json").json()["damage"]["keptUpTo"] == 2
+    assert run("--root", str(root), "db", "check").code == 1, "nothing was done yet"
+    ended = run("--root", str(root), "db", "repair", "--yes")
+    assert ended.code == 0 and "repaired: 2 events, 1 jobs are kept" in ended.out
     assert Path(ended.out.split()[-1]).is_dir()
     assert run("--root", str(root), "db", "check").code == 0
+    assert run("--root", str(root), "db", "repair").out == "nothing is wrong\n"
+
+
+def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Path) -> None:
+    would = run("--root", str(root), "db", "compact", "--dry-run")
+    assert would.code == 0 and would.out.startswith("5 events would become 4: 2 of 2 jobs folded")
+    assert run("--root", str(root), "db", "check", "--json").json()["events"] == 5
+    ended = run("--root", str(root), "db", "compact", "--history", "3")
+    assert ended.out.startswith("5 events became 4: 2 of 2 jobs folded") and Path(ended.out.split("is in ")[1].split(";")[0]).is_dir()
+    assert "there is nothing to fold" in run("--root", str(root), "db", "compact").out
+    said = run("--root", str(root), "db", "compact", "--json").json()
+    assert (said["schema"], said["changed"], said["compacted"]["eventsAfter"]) == ("jobscribe.db.compact/1", False, 4)
+    assert run("--root", str(root), "db", "check").code == 0
+    assert "2 earlier events were folded into this one" in run("--root", str(root), "db", "story", JIDS[0]).out
+
+
+def test_young_jobs_are_not_folded(run: Run, root: Path) -> None:
+    assert "there is nothing to fold" in run("--root", str(root), "db", "compact", "--older-than", "36500").out
+    assert run("--root", str(root), "db", "compact", "--no-keep").code == 0
+    assert not list((root / "db").glob("before-*"))
+
+
+def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> None:
+    store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
+    ended = run("--root", str(root), "db", "backup", str(tmp_path / "b"))
+    assert ended.code == 0 and "5 events up to position 5" in ended.out and ended.out.endswith("verified\n")
+    assert "in use" in run("--root", str(root), "db", "restore", "--replace", str(tmp_path / "b")).err
+    store.close()
+    for again, said in ((["backup", str(tmp_path / "b")], "not an empty folder"), (["restore", str(tmp_path / "b")], "--replace"),
+                        (["restore", str(tmp_path)], "is no backup")):
+        refused = run("--root", str(root), "db", *again)
+        assert refused.code == 125 and said in refused.err
+    restored = run("--root", str(root), "db", "restore", "--replace", str(tmp_path / "b"), "--json").json()
+    assert (restored["events"], restored["position"], restored["lostUpTo"]) == (5, 5, 5)
+    assert "the log goes on from position 5" in run("--root", str(root), "db", "story", "system").out
+    assert run("--root", str(root), "db", "check").code == 0
+    assert run("--root", str(tmp_path / "new"), "db", "restore", str(tmp_path / "b")).out.startswith("5 events, 2 jobs: the log goes on")
 
 
 @pytest.mark.parametrize(("name", "jid"), [(JIDS[0], JIDS[0]), (JIDS[1][:12], JIDS[1]), ("last", JIDS[1])])
@@ -118,7 +163,7 @@ def test_all_events_are_exported_in_order(run: Run, root: Path) -> None:
 
 
 def test_a_root_without_a_store_is_an_error(run: Run, tmp_path: Path) -> None:
-    for verb in (["check"], ["rebuild"], ["story", "last"], ["export"]):
+    for verb in (["check"], ["rebuild"], ["story", "last"], ["export"], ["repair"], ["compact"], ["backup", str(tmp_path / "b")]):
         ended = run("--root", str(tmp_path / "none"), "db", *verb)
         assert ended.code == 125, verb
         assert "no event store" in ended.err

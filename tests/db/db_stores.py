@@ -6,8 +6,9 @@ from pathlib import Path
 
 from jobscribe.db.events import Event, JobEvent, job_stream
 from jobscribe.db.index import index_row
-from jobscribe.db.job import Job, evolve
+from jobscribe.db.job import evolve
 from jobscribe.db.sqlite import SqliteStore
+from jobscribe.db.state import Job
 from jobscribe.db.store import Appended, Batch, EventStore, Receipt, Write
 from jobscribe.protocol.errors import Refusal
 

@@ -4,7 +4,8 @@ from db_histories import JID, anything, ended, events_of, histories, life, place
 from hypothesis import given
 from hypothesis import strategies as st
 from jobscribe.db.events import RunEnded, RunRequested, StopRequested, decode, encode, schema_of, type_of
-from jobscribe.db.job import HISTORY_LENGTH, Job, evolve, fold
+from jobscribe.db.job import HISTORY_LENGTH, evolve, fold
+from jobscribe.db.state import Job
 
 
 @given(histories)

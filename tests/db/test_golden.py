@@ -6,8 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from jobscribe.db import events
+from jobscribe.db.agent import evolve_agent
 from jobscribe.db.events import Event, decode, encode, known
-from jobscribe.db.job import fold
+from jobscribe.db.job import evolve, fold
+from jobscribe.db.state import AgentRecord, Job
 from jobscribe.db.story import sentence
 from jobscribe.protocol.errors import Refusal
 
@@ -41,6 +43,20 @@ def test_the_golden_job_adds_up_to_what_it_always_did() -> None:
     job_events = [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == "job/EPRSuser-simAAA01-heightWeightReport"]
     job = fold("EPRSuser-simAAA01-heightWeightReport", job_events)
     assert differences(json.loads((GOLDEN / "v1-job.json").read_text()), msgspec.json.decode(msgspec.json.encode(job))) == []
+
+
+def test_a_golden_checkpoint_is_the_state_that_it_carries() -> None:
+    rows = {row["stream"]: (row, event) for row, event in (read(line) for file, _, line in LINES if file == "v1-compacted.jsonl")}
+    row, event = rows["job/EPRSuser-simAAA03-heightWeightReport"]
+    job = evolve(Job(jid="whatever"), event)
+    assert job.version == row["version"] and differences(row["event"]["job"], msgspec.json.decode(msgspec.json.encode(job))) == []
+    # what was left out, since it had its default, is what it was
+    row, event = rows["job/EPRSuser-simAAA04-command"]
+    job = evolve(Job(jid="whatever"), event)
+    assert differences(json.loads((GOLDEN / "v1-folded-job.json").read_text()), msgspec.json.decode(msgspec.json.encode(job))) == []
+    row, event = rows["agent/local.sequential.EPRSuser@node1.example.org"]
+    agent = evolve_agent(AgentRecord(key=event.agent.key), event)
+    assert agent.version == row["version"] and differences(row["event"]["agent"], msgspec.json.decode(msgspec.json.encode(agent))) == []
 
 
 def differences(golden, now, where: str = "") -> list[str]:

@@ -1,16 +1,14 @@
 """check, rebuild, export and story of a store without a supervisor."""
 
 import json
-import os
 import shutil
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from db_histories import JID, life, requested
+from db_kills import killed_at_every_step
 from db_stores import Disk
-from jobscribe.db import rebuilding, witness
 from jobscribe.db.events import SupervisorStarted, encode, job_stream
 from jobscribe.db.inspection import check, events_of, export
 from jobscribe.db.rebuilding import rebuild
@@ -181,7 +179,7 @@ def test_rebuild_makes_index_receipts_and_records_as_they_were(root: Path) -> No
     spoil_derived(root)
     assert not check(root).ok
     rebuilt = rebuild(root)
-    assert (rebuilt.events, rebuilt.jobs, rebuilt.records_removed, rebuilt.kept_aside) == (63, 5, 1, None)
+    assert (rebuilt.events, rebuilt.jobs, rebuilt.records_removed) == (63, 5, 1)
     report = check(root)
     assert report.ok and report.records_behind == 0, report
     found = records(root)
@@ -211,90 +209,35 @@ def test_rebuild_reads_what_is_in_the_wal(root: Path) -> None:
     assert check(left).ok
 
 
-def test_a_damaged_log_is_not_rebuilt_unless_told_what_to_keep(root: Path) -> None:
+def test_a_log_that_is_not_whole_is_not_rebuilt(root: Path) -> None:
     sql(root, "UPDATE events SET at = at + 1 WHERE position = 31")
-    before = (root / "db" / "events.sqlite").read_bytes()
-    with pytest.raises(Refusal, match="whole up to position 30, which '--cut-after 30' keeps"):
+    before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    with pytest.raises(Refusal, match=r"damaged at position 31.*'jobscribe db repair'"):
         rebuild(root)
-    with pytest.raises(Refusal, match="storeDamaged"):
-        rebuild(root, cut_after=31)
-    assert check(root).whole_up_to == 30
-    rebuilt = rebuild(root, cut_after=30)
-    assert rebuilt.events == 30 and rebuilt.kept_aside is not None
-    assert (Path(rebuilt.kept_aside) / "events.sqlite").read_bytes() == before
-    assert check(root).ok
-    assert json.loads(records(root)[f"{JIDS[0]}.json"])["computeJobSerial"] == 1
-    disk = Disk(root)
-    assert disk.store.head() == 30 and len(disk.store.read_all()) == 30
-    disk.tell(JID, *life(1))
-    disk.store.close()
-    assert check(root).ok
+    assert {p: p.read_bytes() for p in before} == before
 
 
-def test_a_log_shorter_than_its_witness_is_taken_only_when_told(root: Path) -> None:
+def test_a_log_shorter_than_its_witness_is_not_rebuilt(root: Path) -> None:
     sql(root, "DELETE FROM events WHERE position > 60")
     with pytest.raises(Refusal, match="but 63 was durable"):
         rebuild(root)
-    with pytest.raises(Refusal, match=r"badRequest.*ends at position 60"):
-        rebuild(root, cut_after=62)
-    assert rebuild(root, cut_after=60).events == 60
-    assert check(root).ok
 
 
-def test_a_lost_witness_is_made_again_only_when_told(root: Path) -> None:
+def test_a_log_without_its_witness_is_not_rebuilt(root: Path) -> None:
     (root / "db" / "head").unlink()
     with pytest.raises(Refusal, match="witness is missing"):
         rebuild(root)
-    rebuild(root, cut_after=63)
-    assert check(root).ok
-    Disk(root).store.close()
 
 
-def test_a_file_with_a_destroyed_page_keeps_what_comes_before_it(root: Path) -> None:
-    path = root / "db" / "events.sqlite"
-    with sqlite3.connect(path) as c:
-        (body,) = c.execute("SELECT body FROM events WHERE position = 55").fetchone()
-    c.close()
-    page = path.read_bytes().index(body.encode()) // 4096
-    with open(path, "r+b") as f:
-        f.seek(page * 4096)
-        f.write(b"\xff" * 4096)
-    whole = check(root).whole_up_to
-    assert 0 < whole < 55
-    assert rebuild(root, cut_after=whole).events == whole
-    assert check(root).ok
-
-
-class Killed(BaseException):
-    """kill -9."""
-
-
-@pytest.mark.parametrize("step", [
-    (rebuilding, "_keep_aside"), (rebuilding, "_empty_wal"), (rebuilding, "_copy"), (rebuilding, "_index"), (rebuilding, "_replace"),
-    (os, "replace"), (witness.Witness, "reset"), (rebuilding, "_records"), (rebuilding, "write_marker"),
-])
-@pytest.mark.parametrize("cut", [None, 40])
-@pytest.mark.parametrize("after", [False, True])
-def test_a_rebuild_that_was_killed_can_be_done_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[object, str], cut: int | None, after: bool
-) -> None:
-    owner, name = step
-    if name == "_keep_aside" and cut is None:
-        return
+@pytest.mark.timeout(900)
+def test_a_rebuild_that_was_killed_at_any_step_can_be_done_again(root: Path) -> None:
     spoil_derived(root)
     (root / "supervisor-job" / "notes.json").unlink()
-    root = with_wal(root)
-    real: Callable = getattr(owner, name)
+    template = with_wal(root)
 
-    def killed(*args: object, **options: object) -> None:
-        if after:
-            real(*args, **options)
-        raise Killed
+    def healed(place: Path) -> None:
+        assert rebuild(place).events == 69
+        report = check(place)
+        assert report.ok and report.records_behind == 0, report
 
-    with monkeypatch.context() as m:
-        m.setattr(owner, name, killed)
-        with pytest.raises(Killed):
-            rebuild(root, cut_after=cut)
-    assert rebuild(root, cut_after=cut).events == (cut or 69)
-    report = check(root)
-    assert report.ok and report.records_behind == 0, report
+    assert killed_at_every_step(template, root.with_name("tried"), rebuild, healed) > 15

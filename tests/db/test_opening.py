@@ -155,7 +155,7 @@ def test_a_disk_that_fails_is_told_from_a_file_that_is_damaged(
         raise _sqlite_error(code)
 
     with monkeypatch.context() as m:
-        m.setattr(opening, "_settle", settle)
+        m.setattr(opening, "settle", settle)
         with pytest.raises(Refusal, match=refusal):
             opened(tmp_path)
     opened(tmp_path).close()
@@ -170,7 +170,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("step", [
     (opening, "_make_folder"), (witness.Witness, "reset"), (opening, "open_for_writing"), (opening, "create"), (opening, "verify_tail"),
-    (opening, "_settle"),
+    (opening, "settle"),
 ])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_first_opening_that_was_killed_is_begun_again(

@@ -15,9 +15,10 @@ from hypothesis import given
 from jobscribe.db import records as records_module
 from jobscribe.db.events import RunEnded, StopRequested, decode, encode, job_stream, schema_of, type_of
 from jobscribe.db.index import index_row
-from jobscribe.db.job import Job, evolve, fold
+from jobscribe.db.job import evolve, fold
 from jobscribe.db.memory import MemoryStore
 from jobscribe.db.records import RecordWriter, catch_up, read_marker, record, record_bytes, record_path, write_marker
+from jobscribe.db.state import Job
 from jobscribe.db.store import Batch, Write
 from jobscribe.runtime import filesystems
 

@@ -1,0 +1,150 @@
+"""What events add up to, as values: a job with its runs, and an agent. The folds that make them are in `job` and `agent`.
+
+They lie below `events`, because a checkpoint event carries one of them whole: a change here, of a default as well (what has its
+default is left out there), is a change of what is stored.
+Values are frozen; a change is a new value.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ..protocol.exits import ExitInfo
+from ..protocol.ids import AgentKey, Token
+from ..protocol.requests import RunSpec
+from ..protocol.status import ACTIVE, MISSING
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None while anything of it may live."""
+
+    token: Token
+    agent_key: AgentKey
+    op_id: str
+    placed_at: float
+    pid: int | None = None
+    start_ticks: int | None = None
+    started_at: float | None = None
+    host: str | None = None
+    boot_id: str | None = None
+    ended_at: float | None = None
+    exit: ExitInfo | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    tasks: tuple[Task, ...] = ()
+    ended_at: float | None = None
+    reason: str | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    reason: str
+    by: str
+    grace_secs: float
+    note: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    serial: int
+    status: str
+    spec: RunSpec
+    run_dir: str
+    req_id: str
+    queued_at: float
+    queued_mono: float | None = None
+    queued_boot_id: str | None = None
+    #: first process
+    started_at: float | None = None
+    #: when the status became final
+    ended_at: float | None = None
+    reason: str | None = None
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    stop: Stop | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def live_tasks(self) -> tuple[Task, ...]:
+        return tuple(t for a in self.attempts for t in a.tasks if t.live)
+
+    @property
+    def busy(self) -> bool:
+        """Is anything owed for this run: a status, or the end of a process?"""
+        return self.active or any(t.live for a in self.attempts for t in a.tasks)
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """The exit that stands for the run: the first failed task's of the last attempt that has one, else the last one's."""
+        for attempt in reversed(self.attempts):
+            exits = [t.exit for t in attempt.tasks if t.exit is not None]
+            if exits:
+                return next((e for e in exits if not e.ok), exits[-1])
+        return None
+
+
+class PastRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of an earlier run. Its live tasks are still watched until they end."""
+
+    serial: int
+    status: str
+    queued_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    reason: str | None = None
+    error: str | None = None
+    compute_job_hash: str | None = None
+    compute_model: str
+    job_run_mode: str
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    live_tasks: tuple[Task, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A compute job: the slot for results that a computeJid names. `version` counts its events."""
+
+    jid: str
+    version: int = 0
+    run: Run | None = None
+    history: tuple[PastRun, ...] = ()
+    history_dropped: int = 0
+
+    @property
+    def status(self) -> str:
+        return MISSING if self.run is None else self.run.status
+
+    @property
+    def busy(self) -> bool:
+        return (self.run is not None and self.run.busy) or any(p.live_tasks for p in self.history)
+
+    def live_tasks(self) -> tuple[Task, ...]:
+        own = self.run.live_tasks if self.run else ()
+        return own + tuple(t for p in self.history for t in p.live_tasks)
+
+    def task(self, token: Token) -> Task | None:
+        """The live or ended task with this token, if this job still knows it."""
+        if self.run and self.run.serial == token.serial:
+            return next((t for a in self.run.attempts for t in a.tasks if t.token == token), None)
+        return next((t for p in self.history for t in p.live_tasks if t.token == token), None)
+
+
+class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`version` counts events. handle: what finds it again; None when nothing runs as far as the log knows."""
+
+    key: AgentKey
+    version: int = 0
+    attempt: int = 0
+    token_hashes: tuple[str, ...] = ()
+    handle: dict[str, Any] | None = None
+    #: a start was asked for and nothing was heard of it
+    starting: bool = False
+    last_failure: str | None = None

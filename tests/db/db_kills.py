@@ -1,0 +1,83 @@
+"""Killing an upkeep command at every step: each time in a child process, which is gone at once, as by SIGKILL.
+
+A step is a call that changes something, of the machine or of SQLite; the child ends before it, or right after it.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from jobscribe.db import compaction, deriving, rebuilding, replacing, schema, setting_back
+
+_KILLED = 77
+#: (where it is looked up, name)
+_CALLS = (
+    (os, "open"), (os, "link"), (os, "replace"), (os, "rename"), (os, "unlink"), (os, "fsync"), (os, "pwrite"), (os, "mkdir"),
+    (shutil, "copyfile"), (shutil, "rmtree"),
+    *((module, "insert") for module in (deriving, rebuilding, compaction, setting_back, schema) if hasattr(module, "insert")),
+    (replacing, "finish"), (schema, "create"),
+)
+
+
+def killed_at_every_step(template: Path, place: Path, command: Callable[[Path], object], healed: Callable[[Path], None]) -> int:
+    """Run the command on a copy of the template, killed before and after its first step, its second, ...; returns how many there were.
+
+    `healed(place)` is called each time, and once more after the run that nothing stopped. Without SOAK every fifth step is enough.
+    """
+    stride = 1 if os.environ.get("SOAK") else 5
+    # (all of them, over some runs of the tests)
+    step = random.randrange(stride)
+    count = 0
+    while True:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(template, place)
+        over = not _killed_at(step, lambda: command(place))
+        try:
+            healed(place)
+        except BaseException as e:
+            e.add_note(f"killed at step {step}")
+            raise
+        if over:
+            return count
+        count, step = count + 1, step + stride
+
+
+def _killed_at(step: int, command: Callable[[], object]) -> bool:
+    """Odd steps: after the call, even ones: before it. False where it came to its end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _arm(step)
+            command()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, _KILLED), f"the command failed at step {step}"
+    return code == _KILLED
+
+
+def _arm(step: int) -> None:
+    left = step // 2
+
+    def watched(real: Callable) -> Callable:
+        def call(*args: object, **options: object) -> object:
+            nonlocal left
+            mine, left = left == 0, left - 1
+            if mine and step % 2 == 0:
+                os._exit(_KILLED)
+            try:
+                return real(*args, **options)
+            finally:
+                if mine:
+                    os._exit(_KILLED)
+
+        return call
+
+    for owner, name in _CALLS:
+        setattr(owner, name, watched(getattr(owner, name)))
+
+
