@@ -1,269 +1,183 @@
-"""The machine where jobs run: keepers (a model of the real one: what survives is what lies on disk), agents (the real session
-and codec), and jobs that end by themselves. Kept by itself, so that it can be the witness against the supervisor's books."""
+"""The machine where everything runs: its disk, its processes, its boots. Kept by itself, so that it is the witness against all books."""
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sim_time import Time
+from sim_keeper import Disk, Keeper
+from sim_time import Action, Time
 
-from jobscribe.agent.session import Forget, Launch, Quit, Read, Send, Session, Stop
-from jobscribe.protocol.codec import Decoder, Encoder
-from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Alive
+from jobscribe.protocol.ids import AgentKey
+
+if TYPE_CHECKING:
+    from sim_agent import Agent
+
+#: What was written longer ago than this (seconds) survives a power cut although nobody synced it.
+SETTLED_SECS = 5.0
 
 
 class Process(msgspec.Struct):
-    """One real execution, as the machine itself knows it."""
+    """One real execution, as the machine itself knows it. on_term: what it does when it is told to end."""
 
     token: str
     pid: int
+    boot: int
     started: float
-    ends_at: float
     code: int
+    on_term: str
+    limit: float | None
     ended: float | None = None
     signal: int | None = None
-    #: somebody's keeper waited for it
-    reaped: bool = False
+    #: what its script wrote down as its exit: a code, or 128 + a signal
+    written: int | None = None
 
+    @property
+    def jid(self) -> str:
+        return self.token.split("/")[0]
 
-class Evidence(msgspec.Struct):
-    """A token's folder on disk: its existence is the token's consumption."""
-
-    name: str
-    token: str
-    pid: int | None = None
-    exit: dict[str, Any] | None = None
-    forgotten: bool = False
-    stop_reason: str | None = None
+    @property
+    def truth(self) -> tuple[int | None, int | None]:
+        return (self.code, None) if self.signal is None else (None, self.signal)
 
 
 class Machine:
-    """Disk, processes and the one keeper and agent a key."""
+    """One keeper a key at most, as its lock has it. broken: called with a sentence when a guarantee is."""
 
-    def __init__(self, time: Time, connect: "Callable[[Agent], Any]") -> None:
-        self.time = time
-        self.connect = connect
-        self.disk: dict[AgentKey, dict[str, Evidence]] = {}
+    def __init__(self, time: Time, broken: Callable[[str], None], new_agent: "Callable[[Keeper], Agent]") -> None:
+        self.time, self._broken, self.new_agent = time, broken, new_agent
+        self.boot = 1
+        self.booted_at = 0.0
+        self.disks: dict[AgentKey, Disk] = {}
         self.processes: dict[int, Process] = {}
-        self.starts: dict[str, int] = {}
+        self.by_token: dict[str, Process] = {}
+        #: live processes by computeJid
+        self.live: dict[str, Process] = {}
         self.keepers: dict[AgentKey, Keeper] = {}
+        #: that live, with those whose keeper died and that do not know it yet
+        self.agents: list[Agent] = []
+        self.connect: Callable[[Any], Any] = lambda agent: None
+        self._journal: deque[tuple[float, Action]] = deque()
         self._pid = 100
 
-    def start_keeper(self, key: AgentKey, config: dict[str, str]) -> dict[str, Any]:
-        keeper = self.keepers.get(key)
-        if keeper is None or not keeper.alive:
-            self._pid += 1
-            keeper = self.keepers[key] = Keeper(self, key, self._pid, config)
-            keeper.start()
-        return {"pid": keeper.pid}
+    @property
+    def boot_id(self) -> str:
+        return f"boot-{self.boot}"
 
-    def keeper_alive(self, key: AgentKey, handle: dict[str, Any]) -> bool:
-        keeper = self.keepers.get(key)
-        return keeper is not None and keeper.alive and keeper.pid == handle["pid"]
+    @property
+    def mono(self) -> float:
+        return self.time.now - self.booted_at
 
-    def spawn(self, token: str, code: int, secs: float) -> Process:
+    def new_pid(self) -> int:
         self._pid += 1
-        self.starts[token] = self.starts.get(token, 0) + 1
-        p = self.processes[self._pid] = Process(token=token, pid=self._pid, started=self.time.now, ends_at=self.time.now + secs, code=code)
-        self.time.after(secs, lambda: self._exit(p, None))
+        return self._pid
+
+    # ---- keepers
+
+    def start_keeper(self, key: AgentKey, config: dict[str, str]) -> dict[str, Any]:
+        """As the driver does it: who is there already stays, with the token that it has."""
+        keeper = self.keepers.get(key)
+        if keeper is None or keeper.life.over:
+            keeper = self.keepers[key] = Keeper(self, key, self.new_pid(), config)
+            keeper.start()
+        else:
+            self.time.saw("a start found a keeper that lived")
+        return {"pid": keeper.pid, "bootId": self.boot_id}
+
+    def keeper_of(self, key: AgentKey, handle: dict[str, Any]) -> Keeper | None:
+        """The live keeper that this handle names."""
+        keeper = self.keepers.get(key)
+        return keeper if keeper is not None and not keeper.life.over and keeper.pid == handle["pid"] else None
+
+    def live_keepers(self) -> list[Keeper]:
+        return [k for k in self.keepers.values() if not k.life.over]
+
+    def live_agents(self) -> "list[Agent]":
+        self.agents = [a for a in self.agents if not a.life.over]
+        return self.agents
+
+    # ---- processes
+
+    def spawn(self, token: str, command: tuple[str, ...], limit: float | None) -> Process:
+        """command: what, its exit code, its length in seconds, how it takes SIGTERM. Here is where a double start shows."""
+        _, code, secs, on_term = command
+        p = Process(
+            token=token, pid=self.new_pid(), boot=self.boot, started=self.time.now, code=int(code), on_term=on_term, limit=limit,
+        )
+        if token in self.by_token:
+            self._broken(f"G2: {token} was started twice")
+        if p.jid in self.live:
+            self._broken(f"G2: {token} was started while {self.live[p.jid].token} lives")
+        self.processes[p.pid] = self.by_token[token] = self.live[p.jid] = p
+        self.time.say("machine: pid", p.pid, "is", token)
+        self.time.after(float(secs), lambda: self.exits(p, p.code))
         return p
 
-    def kill(self, p: Process, signal: int) -> None:
-        self._exit(p, signal)
+    def exits(self, p: Process, code: int) -> None:
+        """By itself; its script notes the code."""
+        if p.ended is None:
+            p.code = code
+            self._write_exit(p, code)
+            self._over(p, None)
 
-    def _exit(self, p: Process, signal: int | None) -> None:
-        if p.ended is not None:
-            return
+    def kill(self, p: Process, signal: int, *, with_script: bool) -> None:
+        """with_script: the script, which would have noted how its command ended, is hit as well."""
+        if p.ended is None:
+            if not with_script:
+                self._write_exit(p, 128 + signal)
+            self._over(p, signal)
+
+    def terminate(self, p: Process) -> None:
+        """SIGTERM to all of it; its script lives on until it has noted how its command ended."""
+        r = self.time.random
+        match p.on_term:
+            case "dies":
+                self.time.after(0.2 * r.random(), lambda: self.kill(p, 15, with_script=False))
+            case "exits":
+                self.time.after(0.2 * r.random(), lambda: self.exits(p, 0))
+            case _:
+                pass
+
+    def _write_exit(self, p: Process, written: int) -> None:
+        p.written = written
+        self.wrote(lambda: setattr(p, "written", None))
+
+    def _over(self, p: Process, signal: int | None) -> None:
         p.ended, p.signal = self.time.now, signal
-        for keeper in self.keepers.values():
-            if keeper.alive:
-                keeper.process_ended(p)
+        del self.live[p.jid]
+        self.time.say("machine: pid", p.pid, "ended", p.truth)
+        for keeper in self.live_keepers():
+            keeper.life.after(0.0, lambda keeper=keeper: keeper.process_ended(p))
 
+    # ---- the disk and the power
 
-class Keeper:
-    """Parent of agent and jobs. When it dies its jobs run on, and the next one reads the disk."""
+    def wrote(self, undo: Action) -> None:
+        """Something was written without a sync; this takes it back."""
+        self._journal.append((self.time.now, undo))
+        while self._journal[0][0] < self.time.now - SETTLED_SECS:
+            self._journal.popleft()
 
-    def __init__(self, machine: Machine, key: AgentKey, pid: int, config: dict[str, str]) -> None:
-        self.machine, self.key, self.pid, self.config = machine, key, pid, config
-        self.alive = True
-        self.agent: Agent | None = None
-        self.disk = machine.disk.setdefault(key, {})
+    def reboot(self) -> None:
+        """Power off, power on: all processes are gone, and the end of what was written and not synced may be."""
+        if self.live:
+            self.time.saw("the machine was rebooted while jobs ran")
+        for keeper in self.live_keepers():
+            keeper.life.end()
+        for agent in self.live_agents():
+            agent.vanish()
+        for p in list(self.live.values()):
+            p.ended, p.signal = self.time.now, 9
+            del self.live[p.jid]
+        unsettled = [undo for at, undo in self._journal if at > self.time.now - SETTLED_SECS]
+        lost = self.time.random.randint(0, len(unsettled))
+        for undo in reversed(unsettled[len(unsettled) - lost :]):
+            undo()
+        if lost:
+            self.time.saw("a power cut took what was not synced")
+        self._journal.clear()
+        self.boot += 1
+        self.booted_at = self.time.now - 1.0
 
-    def start(self) -> None:
-        for e in self.disk.values():
-            if not e.forgotten and e.exit is None:
-                p = self.machine.processes.get(e.pid or 0)
-                if p is None:
-                    e.exit = {"source": "lost", "detail": "it never started, or nobody knows"}
-                elif p.ended is not None:
-                    self._finish(e, p, source="script")
-        self.start_agent()
+    def dead_by_power(self, p: Process) -> bool:
+        return p.boot != self.boot
 
-    def start_agent(self) -> None:
-        if self.alive:
-            self.agent = Agent(self)
-            self.agent.start()
-
-    def die(self) -> None:
-        self.alive = False
-        if self.agent is not None:
-            self.agent.die()
-
-    def agent_died(self) -> None:
-        self.agent = None
-        self.machine.time.after(0.1, lambda: self.start_agent() if self.agent is None else None)
-
-    def order(self, order: dict[str, Any]) -> None:
-        """From the agent, over the socket pair; answered the same way."""
-        match order["do"]:
-            case "start":
-                self._start(order)
-            case "stop":
-                self._stop(order)
-            case "forget":
-                for name in order["names"]:
-                    self.disk[name].forgotten = True
-
-    def _start(self, order: dict[str, Any]) -> None:
-        e = self.disk.get(order["name"])
-        if e is None:
-            e = self.disk[order["name"]] = Evidence(name=order["name"], token=order["token"])
-            if self.machine.time.sometimes("the keeper died between taking the token and the spawn", 0.01):
-                self.die()
-                return
-            command = order["spec"].command
-            p = self.machine.spawn(order["token"], int(command[1]), float(command[2]))
-            e.pid = p.pid
-            self._say({"is": "started", **self.describe(e)})
-        else:
-            e.forgotten = False
-            self._say({"is": "ended" if e.exit else "started", **self.describe(e)})
-
-    def _stop(self, order: dict[str, Any]) -> None:
-        e = self.disk.get(order["name"])
-        if e is None:
-            e = self.disk[order["name"]] = Evidence(name=order["name"], token=order["token"])
-            e.exit = {"source": "start", "detail": "stopped before it started", "stopReason": order["reason"]}
-        elif e.exit is None:
-            e.stop_reason = e.stop_reason or order["reason"]
-            p = self.machine.processes[e.pid or 0]
-            self.machine.time.after(order["grace"] * self.machine.time.random.random(), lambda: self.machine.kill(p, 15))
-            return
-        self._say({"is": "ended", **self.describe(e)})
-
-    def process_ended(self, p: Process) -> None:
-        for e in self.disk.values():
-            if e.pid == p.pid and e.exit is None:
-                self._finish(e, p, source="keeper")
-                self._say({"is": "ended", **self.describe(e)})
-
-    def _finish(self, e: Evidence, p: Process, source: str) -> None:
-        p.reaped = True
-        e.exit = {"source": source, "stopReason": e.stop_reason, "startedAt": p.started, "endedAt": p.ended}
-        e.exit |= {"code": p.code} if p.signal is None else {"signal": p.signal}
-
-    def describe(self, e: Evidence) -> dict[str, Any]:
-        p = self.machine.processes.get(e.pid or 0)
-        return {
-            "name": e.name, "token": e.token, "state": "ended" if e.exit else "running", "pid": e.pid, "startTicks": e.pid,
-            "startedAt": p.started if p else None, "elapsed": self.machine.time.now - p.started if p else None, "exit": e.exit,
-        }
-
-    def executions(self) -> list[dict[str, Any]]:
-        return [self.describe(e) for e in self.disk.values() if not e.forgotten]
-
-    def _say(self, said: dict[str, Any]) -> None:
-        if self.agent is not None:
-            self.agent.keeper_said(said)
-
-
-class Agent:
-    """The real session and the real codec, on a simulated connection."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper, self.time = keeper, keeper.machine.time
-        self.key, self.config = keeper.key, keeper.config
-        self.session = Session()
-        self.alive = True
-        self.link: Any = None
-        self._pause = 0.05
-
-    def start(self) -> None:
-        self._do(self.session.keeper_hello(self.keeper.executions(), self.time.now))
-        self.time.after(0.02, self.dial)
-        self.time.after(2.0, self._tick)
-
-    def hello(self) -> Alive:
-        return Alive(agent_id=self.config["agentId"], agent_key=self.key, version="sim", host="sim", boot_id="sim", pid=1, keeper_pid=self.keeper.pid)
-
-    def dial(self) -> None:
-        if not self.alive or self.link is not None:
-            return
-        self.link = self.keeper.machine.connect(self)
-        if self.link is None:
-            self._pause = min(2.0, self._pause * 2)
-            self.time.after(self._pause * (0.5 + self.time.random.random()), self.dial)
-            return
-        self._pause = 0.05
-        self.encoder, self.decoder = Encoder(), Decoder("to_agent")
-        self._send([self.hello()])
-        self._do(self.session.connected(self.time.now))
-
-    def cut(self) -> None:
-        """The connection is gone, as this end sees it."""
-        if self.link is not None and self.alive:
-            self.link = None
-            self._do(self.session.disconnected())
-            self.time.after(0.05 + self.time.random.random() * 0.1, self.dial)
-
-    def frame(self, frame: bytes) -> None:
-        gaps = self.decoder.gaps
-        for message in self.decoder.messages(frame):
-            self._do(self.session.received(message, self.time.now))
-        if self.decoder.gaps != gaps and self.link is not None:
-            self.link.cut()
-
-    def keeper_said(self, said: dict[str, Any]) -> None:
-        if self.alive:
-            self._do(self.session.keeper_said(said, self.time.now))
-
-    def die(self) -> None:
-        self.alive = False
-        if self.link is not None:
-            self.link.cut()
-            self.link = None
-
-    def _tick(self) -> None:
-        if self.alive:
-            self._do(self.session.tick(self.time.now))
-            self.time.after(2.0, self._tick)
-
-    def _send(self, messages: list[Any]) -> None:
-        if self.link is not None:
-            for frame in self.encoder.frames(messages):
-                self.link.to_supervisor(frame)
-
-    def _do(self, outputs: list[Any]) -> None:
-        for output in outputs:
-            if not self.alive:
-                return
-            match output:
-                case Send(message=message):
-                    self._send([message])
-                case Launch(token=token, spec=spec):
-                    self._order({"do": "start", "spec": spec, **_named(token)})
-                case Stop(token=token, reason=reason, grace_secs=grace):
-                    self._order({"do": "stop", "reason": reason, "grace": grace, **_named(token)})
-                case Forget(tokens=tokens):
-                    self._order({"do": "forget", "names": [t.name for t in tokens]})
-                case Read() | Quit():
-                    raise AssertionError(f"nobody asked for {output}")
-
-    def _order(self, order: dict[str, Any]) -> None:
-        """Orders reach the keeper in order; the agent may die before they do."""
-        self.time.after(0.0, lambda: self.keeper.order(order) if self.keeper.alive else None)
-
-
-def _named(token: Token) -> dict[str, str]:
-    return {"name": token.name, "token": str(token)}

@@ -1,205 +1,231 @@
-"""The supervisor in the simulator: the real engine, core and codec over the in-memory store; hub, driver and clock are played."""
+"""The supervisor in the simulator: the real engine and core over the in-memory store; hub, desk, performer and clock are played.
+
+One process after another on one store. It dies wherever the crash points and the moments between two effects let it.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from sim_machine import Agent, Machine
-from sim_time import Time
+from sim_driver import Driver
+from sim_link import Link
+from sim_machine import Machine
+from sim_time import Cancel, Life, Time
 
-from jobscribe.db.job import Job
 from jobscribe.db.failing import Faults
 from jobscribe.db.memory import MemoryStore
+from jobscribe.db.state import Job
 from jobscribe.drivers.keeper_tasks import KeeperTasks
-from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Alive, ToAgent
+from jobscribe.protocol.messages import Alive, Kill, ToAgent
 from jobscribe.supervisor.core.effects import (
-    AgentReady, ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchTask, ReplyRefusal, ReplyStatus, SetTimer, SettleTasks, StartAgent,
-    StopAgent, StopTask,
+    AgentReady, ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchTask, RemoveRunDir, ReplyRefusal, ReplyStatus,
+    SetTimer, SettleTasks, StartAgent, StopAgent, StopTask,
 )
-from jobscribe.supervisor.core.inputs import (
-    AgentConnected, AgentDisconnected, AgentGap, AgentSaid, DriverFailed, DriverFound, DriverStarted, DriverStopped, Input, Now, TimerFired,
-)
+from jobscribe.supervisor.core.inputs import Input, Now, TimerFired
 from jobscribe.supervisor.core.world import Policy, token_hash
 from jobscribe.supervisor.engine import Engine
 
-POLICY = Policy(cpu_slots={("local", "sequential"): 3}, op_run_slots={("local", "sequential"): 2}, agent_return_secs=1.0, op_reply_secs=5.0)
+POKE_SECS = 0.5
 
-#: As the hub does: who does not say `alive` in time is sent away.
-ALIVE_SECS = 10.0
+Reply = Callable[[dict[str, Any] | Refusal], None]
 
 
-class Link:
-    """A connection that delays, loses, repeats and reorders frames, and that ends."""
-
-    def __init__(self, supervisor: "Supervisor", agent: Agent, epoch: int) -> None:
-        self.supervisor, self.agent, self.epoch, self.time = supervisor, agent, epoch, supervisor.time
-        self.open = True
-        self.encoder, self.decoder = Encoder(), Decoder("to_supervisor")
-        self.gaps = 0
-        self.alive: Alive | None = None
-        self._free_at = {"up": 0.0, "down": 0.0}
-        self.time.after(ALIVE_SECS, lambda: self.cut() if self.alive is None else None)
-
-    def to_supervisor(self, frame: bytes) -> None:
-        self._carry("up", lambda: self._receive(frame))
-
-    def to_agent(self, messages: list[Any]) -> None:
-        for frame in self.encoder.frames(messages):
-            self._carry("down", lambda frame=frame: self.agent.frame(frame) if self.agent.alive and self.agent.link is self else None)
-
-    def _carry(self, way: str, deliver: Callable[[], None]) -> None:
-        if not self.open or self.time.sometimes(f"a frame was lost, {way}", 0.01):
-            return
-        delay = self.time.random.expovariate(200.0)
-        if self.time.sometimes(f"a frame was late, {way}", 0.02):
-            delay += self.time.random.random() * 3
-        at = self.time.now + delay
-        if not self.time.sometimes(f"frames were reordered, {way}", 0.01):
-            at = max(at, self._free_at[way])
-            self._free_at[way] = at
-        act = lambda: deliver() if self.open else None  # noqa: E731
-        self.time.after(at - self.time.now, act)
-        if self.time.sometimes(f"a frame was repeated, {way}", 0.01):
-            self.time.after(at - self.time.now, act)
-
-    def _receive(self, frame: bytes) -> None:
-        s = self.supervisor
-        if not s.running or (s.links.get(self.agent.key) not in (self, None) and self.alive is not None):
-            return
-        inputs: list[Input] = []
-        messages = self.decoder.messages(frame)
-        if self.decoder.gaps != self.gaps:
-            self.gaps = self.decoder.gaps
-            inputs.append(AgentGap(self.agent.key, self.epoch))
-        for message in messages:
-            if isinstance(message, Alive):
-                self.alive = message
-                older = s.links.get(self.agent.key)
-                s.links[self.agent.key] = self
-                if older is not None and older is not self:
-                    older.cut(tell=False)
-                inputs.append(AgentConnected(self.agent.key, self.epoch, message))
-            elif self.alive is None:
-                self.cut()
-                return
-            else:
-                inputs.append(AgentSaid(self.agent.key, self.epoch, message))
-        if inputs:
-            s.tell(*inputs)
-
-    def cut(self, tell: bool = True) -> None:
-        if not self.open:
-            return
-        self.open = False
-        if self.agent.link is self:
-            self.time.after(self.time.random.random() * 0.2, self.agent.cut if self.agent.link is self else lambda: None)
-        s = self.supervisor
-        if tell and s.links.get(self.agent.key) is self:
-            del s.links[self.agent.key]
-            s.tell(AgentDisconnected(self.agent.key, self.epoch))
+class Killed(BaseException):
+    """The process dies right here."""
 
 
 class Supervisor:
-    """One process after another on one store."""
-
-    def __init__(self, time: Time, machine: Machine) -> None:
-        self.time, self.machine = time, machine
-        self.running = False
-        self.sessions = 0
-        self.links: dict[AgentKey, Link] = {}
-        self.tasks = KeeperTasks(self._send, {}, time.random.randbytes)
-        self.replies: dict[int, Callable[[dict[str, Any] | Refusal], None]] = {}
-        self.durable_statuses: list[tuple[str, int, str]] = []
-        self.on_projected: Callable[[Job], None] = lambda job: None
+    def __init__(self, time: Time, machine: Machine, policy: Policy, max_frame: int) -> None:
+        self.time, self.machine, self.policy, self.max_frame = time, machine, policy, max_frame
         self.faults = Faults()
-        self.store = MemoryStore(self._deliver, hold=True, point=self.faults)
+        self.store = MemoryStore(self._deliver, hold=True, point=self._point)
+        self.tasks = KeeperTasks(self._send, {}, time.random.randbytes)
+        self.driver = Driver(self)
+        self.sessions = 0
+        self.life = Life(time)
+        self.life.end()
+        self.engine: Engine
+        #: by agent key, those that said `alive`; and all that are open, by epoch
+        self.links: dict[AgentKey, Link] = {}
+        self.sockets: dict[int, Link] = {}
+        #: who waits for an answer: what to call, until when
+        self.replies: dict[int, tuple[Reply, float]] = {}
+        self.timers: dict[tuple[Any, ...], Cancel] = {}
+        #: the crash point that kills it, and at which passage
+        self.armed: tuple[str, int] | None = None
+        #: commits take so long (seconds, mean)
+        self.commit_secs = 0.002
+        #: since when it has been up and well without a break: before that, nobody can expect an answer in time
+        self.well_since = 0.0
+        self.on_projected: Callable[[Job], None] = lambda job: None
+        self.on_death: Callable[[], None] = lambda: None
+        self.on_removed: Callable[[str, int], None] = lambda jid, serial: None
+        self._launched: set[Any] = set()
+        self._epoch = 0
         self._delivered_at = 0.0
-        self._committing = -1
-        self._timers: dict[tuple[Any, ...], Callable[[], None]] = {}
-        self._life = 0
+        self._committing = False
 
     # ---- life
 
+    @property
+    def running(self) -> bool:
+        return not self.life.over
+
     def start(self) -> None:
-        self.running, self.sessions = True, self.sessions + 1
+        if self.running:
+            return
+        self.time.say("supervisor starts")
+        self.life = Life(self.time)
+        self.sessions += 1
         self._epoch = self.sessions << 24
-        self.engine = Engine(POLICY, self.store, self)
-        self.engine.start()
-        self._soon()
+        self._committing = False
+        self._delivered_at = self.well_since = self.time.now
+        self.engine = Engine(self.policy, self.store, self)
+        self.guarded(self.engine.start)
+        self.life.after(POKE_SECS, self._poke)
 
-    def _soon(self) -> None:
-        """The disk takes its time: what waits becomes durable a little later, with all that came meanwhile."""
-        if self.store.waiting and self._committing != self._life:
-            life = self._committing = self._life
-            self.time.after(self.time.random.expovariate(500.0), lambda: self._commit(life))
+    def guarded(self, act: Callable[[], None]) -> None:
+        """Everything that may come to a crash point."""
+        try:
+            act()
+        except Killed:
+            self.crash()
+        else:
+            self._soon()
 
-    def _commit(self, life: int) -> None:
-        if life == self._life:
-            self._committing = -1
-            self.store.commit()
-
-    def crash(self) -> None:
-        """kill -9: what was not durable is gone, with every connection and timer."""
+    def crash(self, *, doubtful: bool = False) -> None:
+        """kill -9: what was not durable is gone, with every connection and timer; somebody starts the next one."""
+        if not self.running:
+            return
+        self.time.say("supervisor dies")
         if self.store.waiting:
-            self.time.happened["the supervisor died before a commit"] += 1
-        self.running = False
-        self._life += 1
-        self.store = self.store.crash()
+            self.time.saw("the supervisor died before a commit")
+        self.life.end()
+        self.armed = None
+        self.store = self.store.crash(doubtful=doubtful)
         self.faults.mend()
-        self._timers.clear()
+        self.timers.clear()
         self.replies.clear()
-        for link in list(self.links.values()):
-            link.cut(tell=False)
+        self.driver.forget()
+        self.on_death()
+        self._launched.clear()
+        links, self.sockets = list(self.sockets.values()), {}
         self.links.clear()
+        for link in links:
+            link.open = False
+            link.asked.clear()
+            link.agent.life.after(0.2 * self.time.random.random(), lambda link=link: link.agent.lost(link))
+        self.time.after(self.time.random.random() * 5, self.start)
+
+    def stop(self) -> None:
+        """SIGTERM: what was accepted becomes durable; who has nothing to do is sent home."""
+        if not self.life.awake:
+            return
+        for key, link in list(self.links.items()):
+            if link.alive is not None and not self.engine.world.agent(key).needed:
+                self.time.saw("an idle agent was sent home")
+                link.to_agent(Kill(reason="the supervisor stops, and nothing runs here"))
+        self.guarded(lambda: self.store.commit())
+        self.crash()
+
+    def freeze(self, secs: float) -> None:
+        life = self.life
+        life.freeze()
+
+        def thaw() -> None:
+            self.well_since = self.time.now
+            life.thaw()
+
+        self.time.after(secs, thaw)
+        for link in list(self.sockets.values()):
+            late = self.time.random.uniform(10, 30)
+            if late < secs:
+                link.agent.life.after(late, link.agent_gives_up)
+
+    def _poke(self) -> None:
+        was_paused = self.engine.paused
+        self.guarded(self.engine.poke)
+        if self.running and was_paused and not self.engine.paused:
+            self.well_since = self.time.now
+            self.time.saw("the supervisor went on after its disk was well again")
+        self.life.after(POKE_SECS, self._poke)
 
     def tell(self, *inputs: Input) -> None:
         if self.running:
-            self.engine.tell(*inputs)
-            self._soon()
+            self.time.say("engine <-", *inputs)
+            self.guarded(lambda: self.engine.tell(*inputs))
+
+    def _point(self, name: str) -> None:
+        """The store's, and through `crashpoints`, the engine's."""
+        self.reached("supervisor." + name)
+        self.faults(name)
+
+    def reached(self, name: str) -> None:
+        if self.armed is not None and self.armed[0] == name:
+            self.armed = (name, self.armed[1] - 1)
+            if self.armed[1] <= 0:
+                self.time.saw(f"the supervisor died at {name}")
+                raise Killed
+
+    # ---- the store
+
+    def _soon(self) -> None:
+        """The disk takes its time: what waits becomes durable a little later, with all that came meanwhile."""
+        if self.running and self.store.waiting and not self._committing:
+            self._committing = True
+            secs = self.time.random.expovariate(1 / self.commit_secs)
+            self.life.after(secs * (200 if self.commit_secs < 0.01 and self.time.strikes("a commit was slow") else 1), self._commit)
+
+    def _commit(self) -> None:
+        self._committing = False
+        self.guarded(self.store.commit)
 
     def _deliver(self, call: Callable[[], None]) -> None:
         """News of what is durable comes a little later, in order."""
-        life = self._life
         self._delivered_at = max(self._delivered_at, self.time.now + self.time.random.expovariate(1000.0))
+        self.life.after(self._delivered_at - self.time.now, lambda: self.guarded(call))
 
-        def tell() -> None:
-            if life == self._life:
-                call()
-                self._soon()
+    # ---- clients and agents
 
-        self.time.after(self._delivered_at - self.time.now, tell)
+    def request(self, handle: int, reply: Reply, secs: float) -> None:
+        """Somebody waits for an answer to this, at most so long."""
+        self.replies[handle] = (reply, self.time.now + secs)
 
-    def connect(self, agent: Agent) -> Link | None:
-        if not self.running or self.time.sometimes("a dial failed", 0.05):
+    def connect(self, agent: Any) -> Link | None:
+        if not self.life.awake or self.time.strikes("a dial failed"):
             return None
         if token_hash(agent.config["token"]) not in self.engine.agent_record(agent.key).token_hashes:
-            self.time.happened["an agent with an unknown token was refused"] += 1
+            self.time.saw("an agent with an unknown token was refused")
             return None
         self._epoch += 1
-        return Link(self, agent, self._epoch)
+        link = self.sockets[self._epoch] = Link(self, agent, self._epoch, self.max_frame)
+        return link
 
     def _send(self, key: AgentKey, message: ToAgent) -> None:
         if key in self.links:
-            self.links[key].to_agent([message])
+            self.links[key].to_agent(message)
 
     # ---- ports of the engine
 
     def now(self) -> Now:
-        return Now(self.time.wall, self.time.now, "sim", self.time.random.randbytes(32))
+        return Now(self.time.wall, self.machine.mono, self.machine.boot_id, self.time.random.randbytes(32))
 
     def perform(self, effect: Effect) -> None:
-        if not self.running:
-            return
+        if self.time.strikes("the supervisor died between two effects"):
+            raise Killed
+        self.time.say("effect", effect)
         match effect:
             case ReplyStatus(handle=handle, jid=jid, serial=serial):
                 self._reply(handle, {"jid": jid, "serial": serial})
-            case AgentReady(handle=handle, key=key):
-                self._reply(handle, key)
+            case AgentReady(handle=handle):
+                self._reply(handle, {})
             case ReplyRefusal(handle=handle, refusal=refusal):
                 self._reply(handle, refusal)
             case LaunchTask(key=key, token=token, spec=spec):
+                if token in self._launched:
+                    self.time.saw("a task was launched again, for nobody knew whether it had been")
+                self._launched.add(token)
                 self.tasks.launch(key, token, spec)
             case StopTask(key=key, token=token, reason=reason, grace_secs=grace):
                 self.tasks.stop(key, token, reason, grace)
@@ -209,18 +235,19 @@ class Supervisor:
                 self.tasks.settle(key, tokens)
             case SetTimer(timer=timer, secs=secs):
                 self._clear(timer)
-                life = self._life
-                self._timers[timer] = self.time.after(secs, lambda: self._fired(timer, life))
+                self.timers[timer] = self.life.after(secs, lambda: self._fired(timer))
             case ClearTimer(timer=timer):
                 self._clear(timer)
             case StartAgent() | FindAgent() | StopAgent():
-                self._drive(effect)
+                self.driver.perform(effect)
+            case RemoveRunDir(jid=jid, serial=serial):
+                self.on_removed(jid, serial)
             case EndConnection(key=key, epoch=epoch):
                 link = self.links.get(key)
                 if link is not None and link.epoch == epoch:
-                    link.cut()
+                    link.close()
             case Count(what=what):
-                self.time.happened["counted: " + what] += 1
+                self.time.saw("counted: " + what)
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self.on_projected(job)
@@ -229,50 +256,25 @@ class Supervisor:
         return [(k, link.epoch, link.alive) for k, link in self.links.items() if link.alive]
 
     def fatal(self, refusal: Refusal) -> None:
-        raise AssertionError(f"the store was given up: {refusal}")
+        """The process stops with the reason. What the failed sync was for may be on the disk all the same, or not."""
+        self.time.saw("the store failed for good, and the supervisor stopped")
+        self.life.after(self.time.random.random() * 0.1, lambda: self.crash(doubtful=self.time.random.random() < 0.5))
 
     def noticed(self, what: str, detail: str) -> None:
-        self.time.happened["noticed: " + what] += 1
+        self.well_since = self.time.now
+        self.time.saw("noticed: " + what)
 
     def broken(self, error: Exception) -> None:
         raise error
 
-    # ---- played
-
     def _reply(self, handle: int, reply: Any) -> None:
-        answer = self.replies.pop(handle, None)
-        if answer is not None:
-            answer(reply)
+        waiting = self.replies.pop(handle, None)
+        if waiting is not None:
+            waiting[0](reply)
 
     def _clear(self, timer: tuple[Any, ...]) -> None:
-        self._timers.pop(timer, lambda: None)()
+        self.timers.pop(timer, lambda: None)()
 
-    def _fired(self, timer: tuple[Any, ...], life: int) -> None:
-        if life == self._life and self.running:
-            self._timers.pop(timer, None)
-            self.tell(TimerFired(timer))
-
-    def _drive(self, effect: StartAgent | FindAgent | StopAgent) -> None:
-        """The driver's verbs: slow, and failing now and then. A start may succeed though nobody hears of it."""
-        key, life = effect.key, self._life
-
-        def act() -> None:
-            match effect:
-                case StartAgent(attempt=attempt, token=token):
-                    if self.time.sometimes("an agent's start failed", 0.05):
-                        answer: Input = DriverFailed(key, attempt, "simulated")
-                    else:
-                        answer = DriverStarted(key, attempt, self.machine.start_keeper(key, {"token": token, "agentId": "A" * 32}))
-                case FindAgent(handle=handle):
-                    alive = self.machine.keeper_alive(key, handle)
-                    if not alive and self.time.sometimes("the driver did not know", 0.1):
-                        answer = DriverFound(key, "unknown", "simulated")
-                    else:
-                        answer = DriverFound(key, "alive" if alive else "gone", "simulated")
-                case StopAgent(handle=handle):
-                    if self.machine.keeper_alive(key, handle):
-                        self.machine.keepers[key].die()
-                    answer = DriverStopped(key)
-            self.time.after(self.time.random.random() * 0.05, lambda: self.tell(answer) if life == self._life else None)
-
-        self.time.after(self.time.random.random() * 0.3, act)
+    def _fired(self, timer: tuple[Any, ...]) -> None:
+        self.timers.pop(timer, None)
+        self.tell(TimerFired(timer))

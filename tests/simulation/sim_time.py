@@ -1,49 +1,118 @@
-"""Virtual time: a heap of things to happen, one seeded source of chance, and a count of what really happened."""
+"""Virtual time: a heap of things to happen, one seeded source of chance, and a count of what really happened.
+
+Everything that belongs to a process is planned through its `Life`, so that nothing of it happens after its death, and nothing while
+it is frozen.
+"""
 
 import heapq
 import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
+
+Action = Callable[[], None]
+Cancel = Callable[[], None]
+
+#: The monotonic clock when a life begins.
+BEGIN = 1000.0
 
 
 class Time:
-    """Everything happens in `step`; equal moments in the order in which they were asked for."""
+    """Everything happens in `step`; equal moments in the order in which they were asked for. rates: how often which fault strikes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.random = random.Random(seed)
-        self.now = 1000.0
+        self.now = BEGIN
         #: wall clock minus monotonic clock; a jump changes it
         self.wall_offset = 1_700_000_000.0
         self.happened: Counter[str] = Counter()
+        self.rates: dict[str, float] = {}
         self.calm = False
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.steps = 0
+        self.trace = trace
+        self._heap: list[tuple[float, int, list[Action | None]]] = []
         self._order = itertools.count()
 
     @property
     def wall(self) -> float:
         return self.now + self.wall_offset
 
-    def after(self, secs: float, action: Callable[[], None]) -> Callable[[], None]:
+    def after(self, secs: float, action: Action) -> Cancel:
         """Do it later; returns what takes it back."""
-        live = [True]
-        heapq.heappush(self._heap, (self.now + secs, next(self._order), lambda: action() if live[0] else None))
-        return lambda: live.__setitem__(0, False)
+        entry: list[Action | None] = [action]
+        heapq.heappush(self._heap, (self.now + secs, next(self._order), entry))
+        return lambda: entry.__setitem__(0, None)
 
-    def step(self) -> bool:
-        if not self._heap:
-            return False
-        at, _, action = heapq.heappop(self._heap)
-        self.now = max(self.now, at)
-        action()
-        return True
+    def step(self) -> None:
+        at, _, entry = heapq.heappop(self._heap)
+        action = entry[0]
+        if action is not None:
+            self.now = max(self.now, at)
+            self.steps += 1
+            action()
 
     def next_at(self) -> float:
+        while self._heap and self._heap[0][2][0] is None:
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")
 
-    def sometimes(self, what: str, share: float) -> bool:
+    def strikes(self, fault: str) -> bool:
         """Does this fault strike now? Never while it is calm. What struck is counted."""
-        if self.calm or self.random.random() >= share:
+        rate = self.rates.get(fault, 0.0)
+        if self.calm or rate == 0.0 or self.random.random() >= rate:
             return False
-        self.happened[what] += 1
+        self.saw(fault)
         return True
+
+    def saw(self, what: str) -> None:
+        """This really happened: for what must have happened over many seeds."""
+        self.happened[what] += 1
+        if self.trace is not None:
+            self.say("***", what)
+
+    def say(self, *words: Any) -> None:
+        """For who traces one life; nothing else may depend on it."""
+        if self.trace is not None:
+            self.trace(f"{self.now - BEGIN:10.4f} {self.steps:6d}  " + " ".join(str(w) for w in words))
+
+
+class Life:
+    """One process, from its start to its death."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.over = False
+        self.frozen = False
+        self._missed: list[Action] = []
+
+    @property
+    def awake(self) -> bool:
+        return not (self.over or self.frozen)
+
+    def after(self, secs: float, action: Action) -> Cancel:
+        return self.time.after(secs, lambda: self.meet(action))
+
+    def meet(self, action: Action) -> None:
+        """Something comes to this process."""
+        if self.over:
+            return
+        if self.frozen:
+            self._missed.append(action)
+        else:
+            action()
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """What came meanwhile is met now, in order, one step each."""
+        if self.frozen and not self.over:
+            self.frozen = False
+            missed, self._missed = self._missed, []
+            for action in missed:
+                self.after(0.0, action)
+
+    def end(self) -> None:
+        self.over = True
+        self._missed.clear()

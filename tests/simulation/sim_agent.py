@@ -1,0 +1,183 @@
+"""An agent: the real session and the real codec, on a simulated connection, with a played keeper socket and played workers."""
+
+from typing import TYPE_CHECKING, Any
+
+from sim_keeper import WAY_SECS, Keeper
+from sim_time import Cancel, Life
+
+from jobscribe.agent.session import (
+    Fetch, Forget, Launch, Quit, Read, Send, Session, StartCall, Stop, StopCall,
+)
+from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.messages import Alive, Call, CallReply, FileChunk, LogChunk, OpError, TaskSpec, ToAgent
+
+if TYPE_CHECKING:
+    from sim_link import Link
+
+TICK_SECS = 2.0
+#: Until the login profile's environment is known, seconds at most; stops do not wait for it.
+LOGIN_SECS = 0.5
+
+
+class Agent:
+    """Ends with its keeper, and is replaced by it when it ends alone."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper, self.machine, self.time = keeper, keeper.machine, keeper.time
+        self.key, self.config = keeper.key, keeper.config
+        self.life = Life(self.time)
+        self.pid = self.machine.new_pid()
+        self.session = Session()
+        self.since = self.time.now
+        self.link: Link | None = None
+        self.calls: dict[str, Cancel] = {}
+        self._pause = 0.05
+        self._login_known_at = self.time.now + LOGIN_SECS * self.time.random.random()
+
+    # ---- its life
+
+    def start(self, executions: list[dict[str, Any]]) -> None:
+        def serve() -> None:
+            self.do(self.session.keeper_hello(executions, self.machine.mono))
+            self.life.after(0.02, self._dial)
+            self.life.after(TICK_SECS, self._tick)
+
+        self.life.after(WAY_SECS, serve)
+
+    def die(self) -> None:
+        """kill -9; its keeper is told by the kernel."""
+        self.vanish()
+        self.keeper.life.after(WAY_SECS, lambda: self.keeper.agent_ended(self))
+
+    def vanish(self) -> None:
+        self.life.end()
+        self.calls.clear()
+        if self.link is not None:
+            self.link.agent_closes()
+            self.link = None
+
+    def keeper_gone(self) -> None:
+        """The end of the socket, behind all that was said before."""
+        self.life.after(2 * WAY_SECS, self.die)
+
+    def _tick(self) -> None:
+        self.do(self.session.tick(self.machine.mono))
+        self.life.after(TICK_SECS, self._tick)
+
+    # ---- the connection
+
+    def hello(self) -> Alive:
+        return Alive(
+            agent_id=self.config["agentId"], agent_key=self.key, version="sim", host="sim", boot_id=self.machine.boot_id, pid=self.pid,
+            keeper_pid=self.keeper.pid,
+        )
+
+    def _dial(self) -> None:
+        """It takes a few rounds of the agent's loop: who is frozen and thaws sees first that its keeper is gone."""
+        if self.link is None:
+            self.life.after(0.002, self._dialed)
+
+    def _dialed(self) -> None:
+        if self.link is not None:
+            return
+        self.link = self.machine.connect(self)
+        if self.link is None:
+            self._pause = min(2.0, self._pause * 2)
+            self.life.after(self._pause * (0.5 + self.time.random.random()), self._dial)
+            return
+        self._pause = 0.05
+        self.encoder, self.decoder = Encoder(self.link.max_frame), Decoder("to_agent", self.link.max_frame)
+        self._send([self.hello()])
+        self.do(self.session.connected(self.machine.mono))
+
+    def lost(self, link: "Link") -> None:
+        """The connection is gone, as this end sees it."""
+        if self.link is link:
+            self.link = None
+            self.do(self.session.disconnected())
+            self.life.after(0.05 + self.time.random.random() * 0.1, self._dial)
+
+    def frame(self, link: "Link", frame: bytes) -> None:
+        if self.link is not link:
+            return
+        gaps = self.decoder.gaps
+        messages: list[ToAgent] = self.decoder.messages(frame)
+        for message in messages:
+            self.time.say("agent", self.pid, "<-", message)
+            self.do(self.session.received(message, self.machine.mono))
+        if self.decoder.gaps != gaps and self.link is link:
+            link.agent_closes()
+            self.lost(link)
+
+    def _send(self, messages: list[Any]) -> None:
+        if self.link is not None:
+            frames = list(self.encoder.frames(messages))
+            if len(frames) > 1:
+                self.time.saw("a message went in pieces")
+            for frame in frames:
+                self.link.to_supervisor(frame)
+
+    # ---- what the session wants done
+
+    def keeper_said(self, said: dict[str, Any]) -> None:
+        self.time.say("agent", self.pid, "<- keeper", said["is"], said["token"], said["exit"])
+        self.do(self.session.keeper_said(said, self.machine.mono))
+
+    def do(self, outputs: list[Any]) -> None:
+        for output in outputs:
+            if self.life.over:
+                return
+            match output:
+                case Send(message=message):
+                    self.time.say("agent", self.pid, "->", message)
+                    self._send([message])
+                case Launch(token=token, spec=spec):
+                    wait = max(0.0, self._login_known_at - self.time.now)
+                    self.life.after(wait, lambda token=token, spec=spec: self._launch(token, spec))
+                case Stop(token=token, reason=reason, grace_secs=grace):
+                    self._order({"do": "stop", "reason": reason, "grace": grace, **_named(token)})
+                case Forget(tokens=tokens):
+                    self._order({"do": "forget", "names": [t.name for t in tokens]})
+                case Quit():
+                    self._order({"do": "quit"})
+                case StartCall(op=op):
+                    self._call(op)
+                case StopCall(op_id=op_id):
+                    self.calls.pop(op_id, lambda: None)()
+                case Read(op=op):
+                    self._send([LogChunk(op_id=op.op_id, offset=op.offset, next_offset=op.offset, data=b"", end=self.session.over(op.token))])
+                case Fetch(op=Call() as op):
+                    self._send([CallReply(op_id=op.op_id, reply=b"{}")])
+                case Fetch(op=op):
+                    self._send([FileChunk(op_id=op.op_id, data=b"", size=0, mtime_ns=0)])
+
+    def _launch(self, token: Token, spec: TaskSpec) -> None:
+        if self.time.strikes("the agent could not hand a task to its keeper"):
+            self.do(self.session.launch_failed(token, "simulated", self.machine.mono))
+            return
+        self._order({"do": "start", "command": spec.command, "limit": spec.time_limit_secs, "grace": spec.grace_secs, **_named(token)})
+
+    def _order(self, order: dict[str, Any]) -> None:
+        """Orders reach the keeper in order, also when the agent dies meanwhile."""
+        self.keeper.life.after(WAY_SECS, lambda: self.keeper.order(order))
+
+    def _call(self, op: Call) -> None:
+        """A worker computes; at the deadline it is stopped and the call is answered all the same."""
+        if op.op_id in self.calls:
+            return
+        secs = self.time.random.expovariate(10.0) * (100.0 if self.time.strikes("a call's worker was slow") else 1.0)
+
+        def answer(message: Any) -> None:
+            if self.calls.pop(op.op_id, None) is not None:
+                self._send([message])
+
+        if secs < op.deadline_secs:
+            self.calls[op.op_id] = self.life.after(secs, lambda: answer(CallReply(op_id=op.op_id, reply=b"{}")))
+        else:
+            late = OpError(op_id=op.op_id, code="deadline", error="simulated")
+            self.calls[op.op_id] = self.life.after(op.deadline_secs, lambda: answer(late))
+
+
+def _named(token: Token) -> dict[str, str]:
+    return {"name": token.name, "token": str(token)}

@@ -1,0 +1,173 @@
+"""Bugs to plant, one at a time, to see that the simulator finds them: each undoes something that a guarantee rests on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from jobscribe.agent.session import Session
+from jobscribe.db import agent as agent_fold
+from jobscribe.supervisor.core import agency, decide, execution, placement, purging, slots, stopping
+from jobscribe.supervisor.core.effects import FindTasks, SetTimer
+from jobscribe.supervisor.core.world import World
+from jobscribe.supervisor.engine import Engine
+
+Patch = tuple[Any, str, Any]
+
+
+def acts_before_it_is_durable() -> list[Patch]:
+    original = Engine._take
+
+    def take(self: Engine, pending: Any) -> None:
+        effects = pending.decision.effects
+        pending.decision = msgspec.structs.replace(pending.decision, effects=())
+        original(self, pending)
+        for effect in effects:
+            self.ports.perform(effect)
+
+    return [(Engine, "_take", take)]
+
+
+def forgets_what_a_request_led_to() -> list[Patch]:
+    return [(Engine, "_known", lambda self, input_: input_)]
+
+
+def keeps_what_was_decided_on_a_failed_commit() -> list[Patch]:
+    original = Engine._load
+
+    def load(self: Engine) -> None:
+        if self._paused_until is None:
+            original(self)
+
+    return [(Engine, "_load", load)]
+
+
+def tells_no_ends_in_snapshots() -> list[Patch]:
+    original = Session._snapshot
+
+    def snapshot(self: Session, mono: float) -> list[Any]:
+        whole = self._known
+        self._known = {t: k for t, k in whole.items() if k.execution.state != "ended"}
+        try:
+            return original(self, mono)
+        finally:
+            self._known = whole
+
+    return [(Session, "_snapshot", snapshot)]
+
+
+def never_repeats_an_end() -> list[Patch]:
+    return [(Session, "tick", lambda self, mono: [])]
+
+
+def forgets_what_a_keeper_adopted() -> list[Patch]:
+    return [(Session, "keeper_hello", lambda self, executions, mono: [])]
+
+
+def launches_again_after_a_reboot() -> list[Patch]:
+    return [(execution, "_restarted", lambda view, task: False)]
+
+
+def gives_nothing_back_at_an_end() -> list[Patch]:
+    return [(placement, "over", lambda turn, key, token: turn.world.agent(key).placed.discard(token))]
+
+
+def takes_no_slots_after_a_restart() -> list[Patch]:
+    return [(slots, "hold", lambda slots_, ticket, number, pools, released=(): None)]
+
+
+def asks_for_a_snapshot_once() -> list[Patch]:
+    def sync_deadline(turn: Any, key: Any, epoch: int) -> None:
+        turn.ask(FindTasks(key))
+
+    return [(execution, "sync_deadline", sync_deadline)]
+
+
+def asks_for_nothing_that_is_owed() -> list[Patch]:
+    return [(decide, "restarted", lambda turn: None)]
+
+
+def waits_by_the_wall_clock() -> list[Patch]:
+    return [(stopping, "_waited", lambda turn, run: max(0.0, turn.now.wall - run.queued_at))]
+
+
+def sends_a_stop_once() -> list[Patch]:
+    original = stopping.send_stop
+
+    def send_stop(turn: Any, token: Any, stop: Any) -> None:
+        original(turn, token, stop)
+        turn.effects = [e for e in turn.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))]
+
+    return [(stopping, "send_stop", send_stop)]
+
+
+def calls_a_run_over_its_limit_canceled() -> list[Patch]:
+    def time_limit(turn: Any, token: Any) -> None:
+        run = stopping._live(turn, token.jid, token.serial)
+        if run is not None:
+            stopping._stop(turn, run, token.jid, "timeLimit", by="supervisor")
+
+    return [(stopping, "time_limit", time_limit)]
+
+
+def remembers_one_token_of_an_agent() -> list[Patch]:
+    return [(agent_fold, "TOKENS_KEPT", 1)]
+
+
+def takes_silence_for_death() -> list[Patch]:
+    original = agency.found
+
+    def found(turn: Any, input_: Any) -> None:
+        if input_.state != "gone":
+            view = turn.world.agent(input_.key)
+            for token in sorted(view.placed):
+                task = turn.world.task(token)
+                if task is not None and task.pid is not None:
+                    execution.finish(turn, task, execution.ExitInfo(source="lost", detail="planted"))
+        original(turn, input_)
+
+    return [(agency, "found", found)]
+
+
+def purges_what_runs() -> list[Patch]:
+    def purge(turn: Any, input_: Any) -> None:
+        job = turn.world.jobs.get(input_.jid)
+        if job is not None and job.run is not None and job.run.serial == input_.serial:
+            turn.ask(purging.RemoveRunDir(job.jid, job.run.serial, job.run.run_dir))
+
+    return [(purging, "purge", purge)]
+
+
+def queues_anew_in_any_order() -> list[Patch]:
+    original = World.restore
+
+    def restore(self: World, jobs: Any, agents: Any) -> None:
+        original(self, [(job, -number) for job, number in jobs], agents)
+
+    return [(World, "restore", restore)]
+
+
+#: Each is found within 60 seeds, most in the first.
+BUGS: tuple[Callable[[], list[Patch]], ...] = (
+    acts_before_it_is_durable, forgets_what_a_request_led_to, keeps_what_was_decided_on_a_failed_commit, tells_no_ends_in_snapshots,
+    forgets_what_a_keeper_adopted, launches_again_after_a_reboot, gives_nothing_back_at_an_end, takes_no_slots_after_a_restart,
+    asks_for_a_snapshot_once, asks_for_nothing_that_is_owed, sends_a_stop_once, remembers_one_token_of_an_agent, takes_silence_for_death,
+    purges_what_runs, queues_anew_in_any_order,
+)
+#: These take hundreds of seeds.
+RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (
+    never_repeats_an_end, waits_by_the_wall_clock, calls_a_run_over_its_limit_canceled,
+)
+
+
+@contextmanager
+def planted(bug: Callable[[], list[Patch]]) -> Iterator[None]:
+    before = [(where, name, getattr(where, name)) for where, name, _ in bug()]
+    for where, name, wrong in bug():
+        setattr(where, name, wrong)
+    try:
+        yield
+    finally:
+        for where, name, right in before:
+            setattr(where, name, right)

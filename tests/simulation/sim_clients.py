@@ -1,0 +1,247 @@
+"""The clients: what they ask for, again and again until they are answered, and what they were told."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey, base62
+from jobscribe.protocol.messages import Call, CancelCall
+from jobscribe.protocol.requests import RunCancel, RunSimulation, RunSpec
+from jobscribe.supervisor.core.inputs import Cancel, Input, Purge, Submit, WantAgent
+
+if TYPE_CHECKING:
+    from sim_supervisor import Supervisor
+
+USERS = ("AAAAAAAA", "BBBBBBBB", "CCCCCCCC")
+#: A request is answered or refused within this, where the supervisor is well and its disk not slow.
+ANSWER_SECS = 6.0
+#: A client that was not answered asks again after this long.
+AGAIN_SECS = 7.0
+#: As the desk has it: the wait for an agent, and how much later than its agent the supervisor ends a call.
+WANT_SECS, SLACK_SECS = 32.0, 2.0
+#: Refusals after which the same request is sent again.
+RETRYABLE = frozenset({"storageUnavailable", "draining", "internal"})
+
+
+class Asked(msgspec.Struct):
+    """What a client asked for, until it was answered."""
+
+    uid: str
+    jid: str
+    req_id: str
+    request: Any
+    serial: int | None = None
+    refused: str | None = None
+    asked: int = 0
+    answered: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.answered > 0 or self.refused is not None
+
+
+class Clients:
+    """broken: called with a sentence when a guarantee is."""
+
+    def __init__(self, supervisor: "Supervisor", broken: Callable[[str], None]) -> None:
+        self.supervisor, self.time, self._broken = supervisor, supervisor.time, broken
+        r = self.time.random
+        self.runs: list[Asked] = []
+        self.cancels: list[Asked] = []
+        #: (computeJid, serial) whose cancel was acknowledged, and when
+        self.canceled: dict[tuple[str, int], float] = {}
+        #: (computeJid, serial) that somebody wanted purged
+        self.purged: set[tuple[str, int]] = set()
+        #: calls and begun sessions that wait for an end: until when they must have one
+        self.calls: dict[int, float] = {}
+        self._handles = 0
+        self._users = USERS[: r.choice((1, 2, 3))]
+        self._kinds = r.choice((("sequential",), ("sequential", "parallel")))
+        self._sims = r.choice((3, 12, 40))
+        self._limits = r.random() < 0.5
+        self._models = [
+            ("job", str(r.choice((0, 0, 0, 3))), f"{r.choice((0.0, 0.01, 0.5, 4.0, 15.0)) * r.random():.3f}", r.choice(("dies", "exits", "ignores")))
+            for _ in range(6)
+        ]
+
+    # ---- requests
+
+    def submit(self) -> None:
+        self._ask(self._new_run())
+
+    def submit_plain(self, uid: str, secs: float) -> Asked:
+        """A simulation that nobody knows yet, without a limit; it ends at once when it is told to."""
+        spec = RunSpec(uid=uid, simulation_id=f"late{len(self.runs):04d}", grace_secs=1.0, command=("job", "0", str(secs), "dies"))
+        asked = Asked(uid, f"{uid}-{spec.simulation_id}-command", f"run-{len(self.runs):06d}", None)
+        asked.request = RunSimulation(req_id=asked.req_id, run=spec)
+        self.runs.append(asked)
+        self._ask(asked)
+        return asked
+
+    def submit_many(self) -> None:
+        """As a bulk request: all decided in one go."""
+        many = [self._new_run() for _ in range(self.time.random.randint(3, 12))]
+        supervisor = self.supervisor
+        if supervisor.running:
+            inputs = [self._input(a) for a in many]
+            supervisor.life.meet(lambda: supervisor.tell(*inputs))
+        else:
+            for asked in many:
+                self._ask(asked)
+
+    def _new_run(self) -> Asked:
+        r = self.time.random
+        uid, sid = r.choice(self._users), f"sim{r.randint(1, self._sims):05d}"
+        spec = RunSpec(
+            uid=uid, simulation_id=sid, grace_secs=r.choice((0.0, 0.5, 3.0)), command=r.choice(self._models), job_run_mode=r.choice(self._kinds),
+            time_limit_secs=r.choice((0.3, 3.0, 12.0)) if self._limits and r.random() < 0.4 else None,
+            queue_limit_secs=r.choice((0.2, 2.0, 20.0)) if self._limits and r.random() < 0.3 else None,
+        )
+        jid = f"{uid}-{sid}-command"
+        known = [a.serial for a in self.runs if a.jid == jid and a.serial is not None]
+        request = RunSimulation(
+            req_id=f"run-{len(self.runs):06d}", run=spec, force_run=r.random() < 0.2,
+            compute_job_serial=r.choice(known) if known and r.random() < 0.15 else 0,
+        )
+        asked = Asked(uid, jid, request.req_id, request)
+        self.runs.append(asked)
+        return asked
+
+    def cancel_one(self, *, of: list[Asked] | None = None) -> None:
+        r = self.time.random
+        known = of or [a for a in self.runs if a.serial is not None]
+        if known:
+            target = r.choice(known)
+            self.cancel(target, 0 if r.random() < 0.3 else target.serial or 0)
+
+    def cancel(self, target: Asked, serial: int) -> None:
+        request = RunCancel(
+            req_id=f"cancel-{len(self.cancels):06d}", uid=target.uid, compute_jid=target.jid, compute_job_serial=serial,
+        )
+        self._see_race(target.jid)
+        self.cancels.append(Asked(target.uid, target.jid, request.req_id, request))
+        self._ask(self.cancels[-1])
+
+    def cancel_burst(self) -> None:
+        """Everything that is being started right now, and something more."""
+        if not self.supervisor.running:
+            return
+        jobs = self.supervisor.engine.world.jobs
+        starting = {jid for jid, j in jobs.items() if j.run and j.run.status == "pending" and j.run.attempts}
+        near = [a for a in self.runs if a.jid in starting and a.serial is not None]
+        for _ in range(3):
+            self.cancel_one(of=near or None)
+
+    def _see_race(self, jid: str) -> None:
+        job = self.supervisor.engine.world.jobs.get(jid) if self.supervisor.running else None
+        if job is not None and job.run is not None and job.run.status == "pending":
+            self.time.saw("a cancel met a task that was being started" if job.run.attempts else "a queued run was canceled")
+
+    def _ask(self, asked: Asked) -> None:
+        """Send, and send again until there is an answer: replies get lost with the connection or the supervisor."""
+        if asked.over:
+            return
+        supervisor = self.supervisor
+        if supervisor.running:
+            input_ = self._input(asked)
+            supervisor.life.meet(lambda: supervisor.tell(input_))
+        else:
+            self.time.after(AGAIN_SECS, lambda: self._ask(asked))
+
+    def _input(self, asked: Asked) -> Input:
+        self._handles += 1
+        handle = self._handles
+        asked.asked += 1
+        self.supervisor.request(handle, lambda reply: self._answer(asked, reply), ANSWER_SECS)
+        self.time.after(AGAIN_SECS + self.time.random.random(), lambda: self._ask(asked))
+        return Submit(handle, asked.request, "/run") if isinstance(asked.request, RunSimulation) else Cancel(handle, asked.request)
+
+    def _answer(self, asked: Asked, reply: dict[str, Any] | Refusal) -> None:
+        self.time.say("client", asked.req_id, "<-", reply)
+        if isinstance(reply, Refusal):
+            self.time.saw("refused: " + reply.code)
+            if reply.code not in RETRYABLE and not asked.answered:
+                asked.refused = reply.code
+            return
+        if asked.serial not in (None, reply["serial"]):
+            self._broken(f"G11: {asked.req_id} was answered with serial {asked.serial}, then {reply['serial']}")
+        if asked.serial is not None:
+            self.time.saw("a repeated request got the same answer")
+        elif isinstance(asked.request, RunSimulation):
+            if any(a.serial == reply["serial"] and a.jid == asked.jid for a in self.runs):
+                self.time.saw("a run was joined, or a finished one reused")
+            elif asked.request.force_run:
+                self.time.saw("a run was forced")
+        asked.serial = reply["serial"]
+        if isinstance(asked.request, RunCancel):
+            self.canceled.setdefault((asked.jid, reply["serial"]), self.time.now)
+        if not self.time.strikes("a reply was lost"):
+            asked.answered += 1
+
+    # ---- what is neither a run nor a cancel
+
+    def purge_one(self) -> None:
+        supervisor = self.supervisor
+        known = [a for a in self.runs if a.serial is not None]
+        if known and supervisor.running:
+            target = self.time.random.choice(known)
+            assert target.serial is not None
+            self.purged.add((target.jid, target.serial))
+            supervisor.life.meet(lambda: supervisor.tell(Purge(target.jid, target.serial or 0, supervisor.time.wall)))
+
+    def begin_session(self) -> None:
+        self._want(lambda key, number: self._done(number, "an agent was ready before anybody needed it"))
+
+    def call(self) -> None:
+        self._want(self._send_call)
+
+    def _want(self, go: Callable[[AgentKey, int], None]) -> None:
+        supervisor, life = self.supervisor, self.supervisor.life
+        if not life.awake:
+            return
+        self._handles += 1
+        handle = self._handles
+        key = AgentKey("local", "sequential", self.time.random.choice(self._users), "localhost")
+        self.calls[handle] = self.time.now + WANT_SECS + 1
+
+        def answer(reply: dict[str, Any] | Refusal) -> None:
+            if isinstance(reply, Refusal):
+                self._done(handle, f"a call was refused: {reply.code}")
+            else:
+                go(key, handle)
+
+        def late() -> None:
+            if supervisor.replies.pop(handle, None) is not None:
+                self._done(handle, "a call's agent was not up in time")
+
+        supervisor.request(handle, answer, WANT_SECS + 1)
+        life.after(WANT_SECS, late)
+        supervisor.tell(WantAgent(handle, key))
+
+    def _send_call(self, key: AgentKey, number: int) -> None:
+        supervisor, r = self.supervisor, self.time.random
+        link = supervisor.links.get(key)
+        if link is None:
+            self._done(number, "a call's agent was gone again")
+            return
+        op_id, deadline = base62(r.randbytes(32), 32), r.choice((0.2, 1.0, 5.0))
+        self.calls[number] = self.time.now + deadline + SLACK_SECS + 1
+        link.asked[op_id] = lambda what: self._done(number, f"a call was over: {what}")
+
+        def late() -> None:
+            if link.asked.pop(op_id, None) is not None:
+                self._done(number, "a call was given up by the supervisor")
+                if supervisor.links.get(key) is link:
+                    link.to_agent(CancelCall(op_id=op_id))
+
+        supervisor.life.after(deadline + SLACK_SECS, late)
+        link.to_agent(Call(
+            op_id=op_id, job_cmd="stateless_compute", simulation_type="command", compute_model="none", lib_dir="/lib",
+            deadline_secs=deadline, reply_limit=1000,
+        ))
+
+    def _done(self, number: int, what: str) -> None:
+        if self.calls.pop(number, None) is not None:
+            self.time.saw(what)

@@ -1,0 +1,93 @@
+"""The driver's verbs as they are in bad times: slow, failing, silent, lying."""
+
+from typing import TYPE_CHECKING
+
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.supervisor.core.effects import FindAgent, StartAgent, StopAgent
+from jobscribe.supervisor.core.inputs import DriverFailed, DriverFound, DriverStarted, DriverStopped, Input
+
+if TYPE_CHECKING:
+    from sim_supervisor import Supervisor
+
+AGENT_ID = "A" * 32
+#: Lies in a row about one agent; after these it says what it sees.
+LIES = 3
+
+
+class Driver:
+    """Its verbs go on when the supervisor that asked for them dies; then nobody hears what came of them."""
+
+    def __init__(self, supervisor: "Supervisor") -> None:
+        self.supervisor, self.time, self.machine = supervisor, supervisor.time, supervisor.machine
+        #: verbs on their way, by key: the core waits for these
+        self.busy: dict[AgentKey, int] = {}
+        self._lies: dict[AgentKey, int] = {}
+
+    def perform(self, effect: StartAgent | FindAgent | StopAgent) -> None:
+        life, key, boot = self.supervisor.life, effect.key, self.machine.boot
+        secs = self.time.random.random() * (10.0 if self.time.strikes("the driver was slow") else 0.3)
+
+        def act() -> None:
+            if boot != self.machine.boot:
+                return
+            answer = self._act(effect)
+            if answer is not None:
+                life.after(self.time.random.random() * 0.05, lambda: tell(answer))
+            elif not life.over:
+                self.busy[key] -= 1
+
+        def tell(answer: Input) -> None:
+            self.busy[key] -= 1
+            self.supervisor.tell(answer)
+
+        self.busy[key] = self.busy.get(key, 0) + 1
+        self.time.after(secs, act)
+
+    def forget(self) -> None:
+        """Who asked is gone."""
+        self.busy.clear()
+
+    def _act(self, effect: StartAgent | FindAgent | StopAgent) -> Input | None:
+        match effect:
+            case StartAgent():
+                return self._start(effect)
+            case FindAgent():
+                return self._find(effect)
+            case StopAgent():
+                return self._stop(effect)
+
+    def _start(self, effect: StartAgent) -> Input | None:
+        key, attempt = effect.key, effect.attempt
+        if self.time.strikes("an agent's start failed"):
+            return DriverFailed(key, attempt, "simulated")
+        handle = self.machine.start_keeper(key, {"token": effect.token, "agentId": AGENT_ID})
+        if self.time.strikes("a start was told as failed though it lives"):
+            return DriverFailed(key, attempt, "simulated lie")
+        if self.time.strikes("a start was never answered"):
+            return None
+        return DriverStarted(key, attempt, handle)
+
+    def _find(self, effect: FindAgent) -> Input:
+        key = effect.key
+        alive = self.machine.keeper_of(key, effect.handle) is not None
+        if self.time.strikes("the driver did not know"):
+            return DriverFound(key, "unknown", "simulated")
+        lied = self._lies.get(key, 0)
+        self._lies[key] = lied + 1
+        if lied < LIES and not alive and self.time.strikes("the driver found a dead agent alive"):
+            return DriverFound(key, "alive", "simulated lie")
+        if lied < LIES and alive and self.time.strikes("the driver did not find a living agent"):
+            return DriverFound(key, "gone", "simulated lie")
+        self._lies[key] = 0
+        return DriverFound(key, "alive" if alive else "gone", "simulated")
+
+    def _stop(self, effect: StopAgent) -> Input | None:
+        keeper = self.machine.keeper_of(effect.key, effect.handle)
+        if keeper is not None:
+            for p in list(self.machine.live.values()):
+                if any(e.process is p for e in keeper.known.values()):
+                    self.machine.kill(p, 9, with_script=True)
+            keeper.die()
+        if self.time.strikes("a stop of the driver was never answered"):
+            return None
+        return DriverStopped(effect.key)

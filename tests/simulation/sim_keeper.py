@@ -1,0 +1,365 @@
+"""A model of the keeper: the same decisions as agent/keeping, on a disk and processes that are played.
+
+The real one cannot be driven here: its decisions are interwoven with making folders, spawning, waiting and /proc. So
+test_keeper_model.py plays the same script to both and compares what they say.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sim_time import Cancel, Life
+
+from jobscribe.agent.keeping import verdict
+from jobscribe.protocol.ids import AgentKey
+
+if TYPE_CHECKING:
+    from sim_agent import Agent
+    from sim_machine import Machine, Process
+
+#: Between the two ends of the socket pair, seconds.
+WAY_SECS = 0.0005
+#: An order that stops something without a note of its grace.
+GRACE_SECS = 3.0
+
+
+class Dies(BaseException):
+    """The keeper dies right here."""
+
+
+class Evidence(msgspec.Struct):
+    """A token's folder: its existence is the token's consumption. start, stop, exit: what the files of these names say."""
+
+    output: bool = False
+    start: dict[str, Any] | None = None
+    stop: dict[str, Any] | None = None
+    exit: dict[str, Any] | None = None
+
+
+class Disk(msgspec.Struct):
+    """An agent's folder."""
+
+    ledger: dict[str, str] = msgspec.field(default_factory=dict)
+    runs: dict[str, Evidence] = msgspec.field(default_factory=dict)
+
+
+class Execution(msgspec.Struct):
+    """What this keeper knows of one."""
+
+    name: str
+    token: str
+    folder: Evidence
+    process: "Process | None" = None
+    own: bool = True
+    main_over: bool = False
+    started_mono: float | None = None
+    limit: float | None = None
+    grace: float = GRACE_SECS
+    stop_reason: str | None = None
+    kill_at: float | None = None
+    killing: bool = False
+    exit: dict[str, Any] | None = None
+
+
+class Keeper:
+    """Parent of agent and jobs. When it dies its jobs run on, and the next one reads the disk."""
+
+    def __init__(self, machine: "Machine", key: AgentKey, pid: int, config: dict[str, str]) -> None:
+        self.machine, self.key, self.pid, self.config, self.time = machine, key, pid, config, machine.time
+        self.life = Life(machine.time)
+        self.disk = machine.disks.setdefault(key, Disk())
+        self.known: dict[str, Execution] = {}
+        self.refused: set[str] = set()
+        self.agent: Agent | None = None
+        #: the crash point that kills it
+        self.armed: str | None = None
+        self.quitting = False
+        self._pause = 0.1
+        self._limits: dict[str, Cancel] = {}
+
+    # ---- its own life
+
+    def start(self) -> None:
+        self.guarded(self._recover)
+        if not self.life.over:
+            self.start_agent()
+
+    def start_agent(self) -> None:
+        if self.life.over or self.quitting:
+            return
+        if any(a.key == self.key for a in self.machine.live_agents()):
+            self.time.saw("two agents of one key lived at once")
+        self.agent = self.machine.new_agent(self)
+        self.machine.agents.append(self.agent)
+        self.agent.start([self.said(e) for e in self.known.values()])
+
+    def agent_ended(self, agent: "Agent") -> None:
+        """SIGCHLD."""
+        if agent is not self.agent:
+            return
+        self.agent = None
+        if self.quitting:
+            self.die()
+            return
+        self.life.after(self._pause, self.start_agent)
+        self._pause = 0.1 if self.time.now - agent.since >= 30 else min(5.0, 2 * self._pause)
+
+    def die(self) -> None:
+        """kill -9: the agent reads the end of the socket; the jobs hear nothing."""
+        self.time.say("keeper", self.pid, "dies")
+        self.life.end()
+        for cancel in self._limits.values():
+            cancel()
+        if self.agent is not None:
+            self.agent.keeper_gone()
+
+    def guarded(self, act: Any) -> None:
+        try:
+            act()
+        except Dies:
+            self.die()
+
+    def reached(self, point: str) -> None:
+        if self.armed == point:
+            self.armed = None
+            self.time.saw(f"a keeper died at {point}")
+            raise Dies
+
+    # ---- orders
+
+    def order(self, order: dict[str, Any]) -> None:
+        """From the agent, over the socket pair; answered the same way."""
+        match order["do"]:
+            case "start":
+                self.guarded(lambda: self._start(order))
+            case "stop":
+                self.guarded(lambda: self._stop_order(order))
+            case "forget":
+                for name in order["names"]:
+                    self._forget(name)
+            case "quit":
+                self.quitting = True
+                if self.agent is not None:
+                    self.agent.keeper_gone()
+
+    def _start(self, order: dict[str, Any]) -> None:
+        e = self._found(order)
+        if e is not None:
+            self._tell_state(e)
+            return
+        e = Execution(name=order["name"], token=order["token"], folder=Evidence(), limit=order["limit"], grace=order["grace"])
+        if self.quitting:
+            self.refused.add(e.name)
+            self._never(e, "its keeper is about to end", consumed=False)
+            return
+        self._consume(e)
+        self.reached("keeper.consumed")
+        self._write(e.folder, "output", True)
+        e.process = self.machine.spawn(e.token, order["command"], e.limit)
+        e.started_mono = self.machine.mono
+        self.reached("keeper.spawned")
+        self._note(e)
+        self.reached("keeper.noted")
+        self._add(e)
+        self.tell("started", e)
+
+    def _stop_order(self, order: dict[str, Any]) -> None:
+        e = self._found(order)
+        if e is None:
+            e = Execution(name=order["name"], token=order["token"], folder=Evidence(), stop_reason=order["reason"])
+            self._consume(e)
+            self._never(e, verdict.NEVER_TO_START, consumed=True)
+            self.time.saw("a task was stopped before it started")
+        elif e.exit is not None:
+            self._tell_state(e)
+        else:
+            self.stop(e, order["reason"], order["grace"])
+
+    def _forget(self, name: str) -> None:
+        e = self.known.get(name)
+        if e is not None and e.exit is not None:
+            self._strike(name)
+            del self.known[name]
+
+    # ---- the disk
+
+    def _consume(self, e: Execution) -> None:
+        self.disk.ledger[e.name] = e.token
+        self.machine.wrote(lambda: self.disk.ledger.pop(e.name, None))
+        self.disk.runs[e.name] = e.folder
+        self.machine.wrote(lambda: self.disk.runs.pop(e.name, None))
+
+    def _strike(self, name: str) -> None:
+        token = self.disk.ledger.pop(name, None)
+        if token is not None:
+            self.machine.wrote(lambda: self.disk.ledger.__setitem__(name, token))
+
+    def _write(self, folder: Evidence, what: str, value: Any) -> None:
+        before = getattr(folder, what)
+        setattr(folder, what, value)
+        self.machine.wrote(lambda: setattr(folder, what, before))
+
+    def _note(self, e: Execution) -> None:
+        assert e.process is not None
+        said = {"process": e.process, "mono": e.started_mono, "limit": e.limit, "grace": e.grace, "boot": self.machine.boot}
+        self._write(e.folder, "start", said)
+
+    # ---- what an earlier keeper left
+
+    def _recover(self) -> None:
+        for name, token in sorted(self.disk.ledger.items()):
+            if name in self.disk.runs:
+                self._take_over(name, token)
+            else:
+                self._strike(name)
+
+    def _found(self, order: dict[str, Any]) -> Execution | None:
+        name = order["name"]
+        if name in self.known:
+            return self.known[name]
+        if name in self.disk.runs:
+            self.time.saw("an order came for what was forgotten")
+            return self._take_over(name, order["token"])
+        if name in self.refused:
+            e = Execution(name=name, token=order["token"], folder=Evidence())
+            e.exit = self._never_began("its start failed before and is not tried again", None)
+            self.known[name] = e
+            return e
+        return None
+
+    def _take_over(self, name: str, token: str) -> Execution:
+        folder = self.disk.runs[name]
+        e = self.known[name] = Execution(name=name, token=token, folder=folder, own=False)
+        e.stop_reason = folder.stop["reason"] if folder.stop else None
+        if folder.start is not None:
+            start = folder.start
+            e.process, e.started_mono, e.limit, e.grace = start["process"], start["mono"], start["limit"], start["grace"]
+        if folder.exit is not None:
+            e.exit = folder.exit
+            return e
+        if folder.start is None:
+            self._search(e)
+        elif folder.start["boot"] != self.machine.boot:
+            self._end(e, self._from_evidence(e, verdict.RESTARTED))
+        else:
+            e.main_over = e.process is None or e.process.ended is not None
+        if e.exit is not None:
+            self._write(folder, "exit", e.exit)
+            return e
+        self.time.saw("a keeper took over what an earlier one had started")
+        if e.main_over:
+            self._finish(e)
+            return e
+        self._note(e)
+        self._add(e)
+        if e.stop_reason is not None:
+            assert folder.stop is not None
+            self.stop(e, e.stop_reason, folder.stop["grace"])
+        return e
+
+    def _search(self, e: Execution) -> None:
+        """The keeper ended between taking the token and noting the process."""
+        p = self.machine.by_token.get(e.token)
+        if p is not None and p.ended is None:
+            e.process, e.started_mono = p, self.machine.mono - (self.time.now - p.started)
+            return
+        e.main_over = True
+        if not e.folder.output:
+            self._end(e, self._never_began(verdict.NEVER_SPAWNED, e.stop_reason))
+
+    # ---- ends
+
+    def _add(self, e: Execution) -> None:
+        self.known[e.name] = e
+        if e.limit is not None and e.started_mono is not None:
+            left = max(0.0, e.started_mono + e.limit - self.machine.mono)
+            self._limits[e.name] = self.life.after(left, lambda: self.guarded(lambda: self.stop(e, "timeLimit", e.grace)))
+
+    def stop(self, e: Execution, reason: str, grace: float) -> None:
+        if e.exit is not None:
+            return
+        now = self.machine.mono
+        if e.kill_at is None:
+            e.stop_reason = e.stop_reason or reason
+            e.kill_at = now + grace
+            self._write(e.folder, "stop", {"reason": e.stop_reason, "grace": grace})
+            self.reached("keeper.stopping")
+            if e.process is not None:
+                self.machine.terminate(e.process)
+        e.kill_at = min(e.kill_at, now + grace)
+        self.life.after(max(0.0, e.kill_at - now), lambda: self._kill(e))
+
+    def _kill(self, e: Execution) -> None:
+        if e.exit is None and e.process is not None and e.process.ended is None:
+            e.killing = True
+            self.machine.kill(e.process, 9, with_script=True)
+
+    def process_ended(self, p: "Process") -> None:
+        for e in list(self.known.values()):
+            if e.process is p and e.exit is None:
+                self.guarded(lambda e=e: self._finish(e))
+                return
+
+    def _finish(self, e: Execution) -> None:
+        if e.own:
+            exit_ = self._from_parent(e)
+        else:
+            exit_ = self._from_evidence(e, verdict.KILLED_UNSEEN if e.process is not None else verdict.NOTHING_LEFT)
+            if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
+                exit_ = {"source": "keeper", "signal": 9}
+        self.reached("keeper.reaped")
+        exit_["stopReason"] = e.stop_reason
+        self._write(e.folder, "exit", exit_)
+        self.reached("keeper.ended")
+        self._end(e, exit_)
+        self.tell("ended", e)
+
+    def _end(self, e: Execution, exit_: dict[str, Any]) -> None:
+        e.exit = exit_ | {"stopReason": e.stop_reason}
+        self._limits.pop(e.name, lambda: None)()
+
+    def _never(self, e: Execution, detail: str, *, consumed: bool) -> None:
+        e.exit = self._never_began(detail, e.stop_reason)
+        if consumed:
+            self._write(e.folder, "exit", e.exit)
+        self.known[e.name] = e
+        self.tell("ended", e)
+
+    def _never_began(self, detail: str, stop_reason: str | None) -> dict[str, Any]:
+        return {"source": "start", "detail": detail, "stopReason": stop_reason, "endedAt": self.time.wall}
+
+    def _from_parent(self, e: Execution) -> dict[str, Any]:
+        assert e.process is not None
+        p, times = e.process, self._times(e)
+        return {"source": "keeper", **times, **({"code": p.code} if p.signal is None else {"signal": p.signal})}
+
+    def _from_evidence(self, e: Execution, otherwise: str) -> dict[str, Any]:
+        p = e.process or self.machine.by_token.get(e.token)
+        if p is None or p.written is None:
+            return {"source": "lost", "detail": otherwise, "startedAt": self._times(e)["startedAt"] if e.process else None}
+        times = self._times(e) if e.process else {}
+        return {"source": "script", **times, **({"code": p.written} if p.signal is None else {"signal": p.written - 128})}
+
+    def _times(self, e: Execution) -> dict[str, Any]:
+        p = e.process
+        assert p is not None
+        return {"startedAt": p.started + self.time.wall_offset, "endedAt": None if p.ended is None else p.ended + self.time.wall_offset}
+
+    # ---- words
+
+    def said(self, e: Execution) -> dict[str, Any]:
+        p = e.process
+        return {
+            "name": e.name, "token": e.token, "state": "ended" if e.exit else "running", "pid": p.pid if p else None,
+            "startTicks": p.pid if p else None, "startedAt": p.started + self.time.wall_offset if p else None,
+            "elapsed": self.machine.mono - e.started_mono if e.started_mono is not None and e.exit is None else None, "exit": e.exit,
+        }
+
+    def _tell_state(self, e: Execution) -> None:
+        self.time.saw("an order changed nothing, and was answered with what is")
+        self.tell("ended" if e.exit else "started", e)
+
+    def tell(self, what: str, e: Execution) -> None:
+        agent = self.agent
+        if agent is not None:
+            said = {"is": what, **self.said(e)}
+            agent.life.after(WAY_SECS, lambda: agent.keeper_said(said))

@@ -1,0 +1,107 @@
+"""Long after the storm everything is as on a good day: so here single deaths happen, and the guarantees' seconds are held to.
+
+One after the other: a short run ends, a canceled one is gone within its grace and a second, a running one is known again after the
+death of the supervisor (5 s), of its agent, of its keeper, its end is told when nobody saw it, and a reboot is told as what it is
+(10 s each).
+"""
+
+from typing import TYPE_CHECKING
+
+from sim_clients import USERS
+
+from jobscribe.supervisor.core.status import status
+
+if TYPE_CHECKING:
+    from sim_clients import Asked
+    from sim_keeper import Keeper
+    from simulator import Simulator
+
+#: After the storm; by then the queues are empty.
+LATE_SECS = 300.0
+GRACE_SECS = 1.0
+
+
+class Late:
+    def __init__(self, sim: "Simulator") -> None:
+        self.sim, self.time, self.clients, self.supervisor, self.machine = sim, sim.time, sim.clients, sim.supervisor, sim.machine
+
+    def begin(self) -> None:
+        self.time.after(LATE_SECS, self._ask)
+
+    def _ask(self) -> None:
+        if self.supervisor.engine.world.jobs:
+            self.sim.broken(f"G14: {LATE_SECS:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}")
+        self.sim.checks.calm_since = None
+        short = self.clients.submit_plain(USERS[0], 0.5)
+        self.time.after(10.0, lambda: self._is(short, "completed", "exit", 10))
+        self.time.after(10.0, self._then_long_ones)
+
+    def _then_long_ones(self) -> None:
+        long = self.clients.submit_plain(USERS[1], 500.0)
+        steps = (
+            (7.0, lambda: self._runs(long, 7)),
+            (7.0, self._one_is_canceled),
+            (13.0, self._supervisor_dies),
+            (18.0, lambda: self._runs(long, 5)),
+            (18.0, lambda: self._keeper(long).agent.die()),  # type: ignore[union-attr]
+            (28.0, lambda: self._runs(long, 10)),
+            (28.0, lambda: self._keeper(long).die()),
+            (38.0, lambda: self._runs(long, 10)),
+            (38.0, lambda: self._all_die(long)),
+            (48.0, lambda: self._is(long, "error", "lost", 10)),
+            (48.0, self._before_the_reboot),
+        )
+        for secs, act in steps:
+            self.time.after(secs, act)
+
+    def _one_is_canceled(self) -> None:
+        unwanted = self.clients.submit_plain(USERS[0], 500.0)
+        self.time.after(3.0, lambda: self.clients.cancel(unwanted, 0))
+        self.time.after(3.0 + GRACE_SECS + 1, lambda: self._gone(unwanted))
+
+    def _before_the_reboot(self) -> None:
+        doomed = self.clients.submit_plain(USERS[1], 500.0)
+        self.time.after(5.0, lambda: self._runs(doomed, 5))
+        self.time.after(5.0, self._reboot)
+        self.time.after(15.0, lambda: self._is(doomed, "error", "lost", 10))
+
+    # ---- deaths
+
+    def _supervisor_dies(self) -> None:
+        self.supervisor.crash()
+        self.supervisor.start()
+
+    def _all_die(self, asked: "Asked") -> None:
+        keeper = self._keeper(asked)
+        keeper.die()
+        if keeper.agent is not None:
+            keeper.agent.vanish()
+        self.machine.kill(self.machine.live[asked.jid], 9, with_script=True)
+
+    def _reboot(self) -> None:
+        self.machine.reboot()
+        self._supervisor_dies()
+
+    def _keeper(self, asked: "Asked") -> "Keeper":
+        (keeper,) = [k for k in self.machine.live_keepers() if any(e.token.startswith(asked.jid) for e in k.known.values())]
+        return keeper
+
+    # ---- what must be true by now
+
+    def _is(self, asked: "Asked", state: str, reason: str, secs: float) -> None:
+        durable = self.supervisor.engine.durable(asked.jid)
+        run = durable.job.run if durable else None
+        if run is None or (run.status, run.reason) != (state, reason) or run.busy:
+            self.sim.broken(f"{asked.jid} is not {state}, {reason} after {secs:g} s: {run}")
+
+    def _runs(self, asked: "Asked", secs: float) -> None:
+        durable = self.supervisor.engine.durable(asked.jid)
+        assert durable is not None
+        said = status(self.supervisor.engine.world, durable.job, durable.position, self.supervisor.now())
+        if said["state"] != "running" or not said["known"] or asked.jid not in self.machine.live:
+            self.sim.broken(f"G3, G4: {asked.jid} is not known to run after {secs:g} s: {said}")
+
+    def _gone(self, asked: "Asked") -> None:
+        self._is(asked, "canceled", "cancel", GRACE_SECS + 1)
+        if asked.jid in self.machine.live:
+            self.sim.broken(f"G13: {asked.jid} lives {GRACE_SECS + 1:g} s after its cancel")

@@ -1,0 +1,39 @@
+"""What must have happened over the seeds of a run: a run in which a fault never struck has proved nothing about it.
+
+Besides the faults these are the coincidences for which guarantees are easily written and seldom kept.
+"""
+
+from collections import Counter
+
+from sim_faults import DISASTERS, KEEPER_POINTS, SHARES, SUPERVISOR_POINTS
+
+#: Faults that are seen by what they lead to.
+_ARMED = frozenset({"a crash point of the supervisor was armed", "a crash point of a keeper was armed"})
+#: Too rare to be expected of few seeds.
+_RARE = frozenset({"a stop of the driver was never answered"})
+
+COINCIDENCES = (
+    *(f"the supervisor died at {point}" for point in SUPERVISOR_POINTS),
+    *(f"a keeper died at {point}" for point in KEEPER_POINTS),
+    "the supervisor died before a commit", "the supervisor went on after its disk was well again",
+    "the store failed for good, and the supervisor stopped",
+    "the machine was rebooted while jobs ran", "a power cut took what was not synced",
+    "a task was placed before a reboot, and nobody knows whether it started",
+    "a keeper took over what an earlier one had started", "an end was taken from what its script wrote", "a start found a keeper that lived",
+    "two agents of one key lived at once", "a newer connection of an agent ended the older one", "counted: agentReplaced",
+    "an idle agent was sent home", "an order changed nothing, and was answered with what is", "an order came for what was forgotten",
+    "a first snapshot missed what had started, and was asked for again", "a message went in pieces",
+    "a task was launched again, for nobody knew whether it had been", "a task was stopped before it started",
+    "a cancel met a task that was being started", "a queued run was canceled", "a run was canceled by its queue limit",
+    "a run was ended by its time limit, by the keeper", "a run ended with the reason lost", "a run ended with the reason agentStartFailed",
+    "a run was joined, or a finished one reused", "a run was forced", "a run directory was purged",
+    "a repeated request got the same answer", "refused: anotherRun", "refused: storageUnavailable",
+    "an agent was ready before anybody needed it", "a call was over: answered", "a call was over: deadline",
+    "a call was over: agentUnavailable", "a call was given up by the supervisor", "a call was refused: storageUnavailable",
+)
+
+MUST_HAPPEN: tuple[str, ...] = (*(w for w in (*SHARES, *DISASTERS) if w not in _ARMED | _RARE), *COINCIDENCES)
+
+
+def never_happened(happened: Counter[str]) -> list[str]:
+    return [what for what in MUST_HAPPEN if not happened[what]]
