@@ -28,6 +28,7 @@ from .job_input import RunInput
 
 Question = Literal["prepare", "progress", "outcome", "result"]
 _PIECE = 65536
+_POINTS = ("result.written", "result.renamed")
 #: A process whose socket is closed is over within this (seconds), or is ended.
 _DEATH_SECS = 1.0
 
@@ -235,4 +236,4 @@ def _keep_result(app: App, run: Run) -> None:
     value = app.result(run)
     if not isinstance(value, dict):
         raise _NotAsked(f"a result is an object with fields, not of type {type(value).__name__}")
-    write_atomically(str(run.run_dir / RESULT), encoded(value))
+    write_atomically(str(run.run_dir / RESULT), encoded(value), points=_POINTS)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ..protocol.exits import signal_name
-from ..runtime import processes
+from ..runtime import crashpoints, processes
 from . import job_input
 from .app_side import AppSide, Failed, drain
 from .job_input import RunInput
@@ -74,7 +74,9 @@ class _Computation:
     def run(self) -> int:
         """The exit code; a signal is negative. Raises Failed where the app did not do its part."""
         prepared = self._app.ask("prepare")
+        crashpoints.reached("job.prepared")
         code = self._run_code(prepared["command"], prepared["env"])
+        crashpoints.reached("job.computed")
         if self._stopped:
             return code or -signal.SIGTERM
         self._progress()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..protocol.messages import AppInput, TaskSpec
+from ..runtime import crashpoints
 from .keeping.layout import INPUT
 
 #: The environment of a job is the user's: neither it nor the directory it begins in decides what the job command imports.
@@ -51,7 +52,8 @@ def with_job_command(spec: TaskSpec, evidence: PurePath | str, roots: Sequence[s
     """The spec with the command line of the job command that reads its input out of this folder. roots: see `import_roots`."""
     module = f"{__package__}.job_cmd"
     start = ("-c", _BOOT.format(module), ":".join(roots)) if roots else ("-m", module)
-    return msgspec.structs.replace(spec, command=(sys.executable, *_FLAGS, *start, f"{evidence}/{INPUT}"))
+    armed = {k: v for k, v in os.environ.items() if k == crashpoints.VARIABLE}
+    return msgspec.structs.replace(spec, command=(sys.executable, *_FLAGS, *start, f"{evidence}/{INPUT}"), env={**spec.env, **armed})
 
 
 def import_roots() -> tuple[str, ...]:

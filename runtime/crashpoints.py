@@ -2,7 +2,7 @@
 
 `JOBSCRIBE_CRASHPOINT=<name>:<n>:<file>` in the environment of a supervisor makes the process that comes to this place for the
 n-th time kill itself there (SIGKILL: nothing is flushed, closed or said). It strikes once: it makes the file, and spares whoever
-finds it there. Without the variable `reached` is a comparison with None.
+finds it there. Agents, keepers and job commands inherit it. Without the variable `reached` is a comparison with None.
 """
 
 import os
@@ -21,10 +21,26 @@ POINTS = (
     "supervisor.acted",  # replies and messages are on their way
     "agent.received",  # a run op was read, the keeper knows nothing
     "keeper.consumed",  # the token is used, nothing runs
+    "keeper.given",  # the input of an app's job command lies there, nothing runs
     "keeper.spawned",  # it runs, nobody wrote down who it is
     "keeper.noted",  # it is written down, the agent was not told
+    "job.prepared",  # the app has filled the run directory, its program does not run
+    "job.computed",  # the program is over, nobody knows
+    "result.written",  # the result is in a temporary file
+    "result.renamed",  # it has its name, and the job command was not told
+    "keeper.stopping",  # why it is stopped is written down, no signal was sent
     "keeper.reaped",  # it ended, the exit is not written down
     "keeper.ended",  # the exit is written down, the agent was not told
+    "agent.acknowledged",  # its end is durable, the keeper remembers it
+    "keeper.struck",  # it is out of the ledger, the keeper still has it in memory
+    "record.written",  # a record is in a temporary file
+    "record.renamed",  # it has its name
+    "purge.decided",  # it is durable that the run is purged, its directory is there
+    "purge.renamed",  # the directory is out of the way, and not gone
+    "upload.written",  # a file of a library is whole in a temporary file
+    "upload.renamed",  # it has its name, nobody was told
+    "lease.written",  # the leases are in a temporary file
+    "lease.renamed",  # they have their name, nobody was told
 )
 
 _armed: str | None = None
