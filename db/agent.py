@@ -24,7 +24,8 @@ def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
         case AgentStartFailed():
             return msgspec.structs.replace(agent, starting=False, last_failure=event.reason)
         case AgentGone():
-            return msgspec.structs.replace(agent, handle=None, starting=False, last_failure=event.reason)
+            hashes = () if event.ended else agent.token_hashes
+            return msgspec.structs.replace(agent, handle=None, starting=False, token_hashes=hashes, last_failure=event.reason)
         case AgentFolded():
             return event.agent
         case _:

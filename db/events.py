@@ -145,10 +145,11 @@ class AgentStartFailed(_Event, frozen=True, kw_only=True, tag="AgentStartFailed"
 
 
 class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
-    """The driver found that keeper and agent are not there any more."""
+    """The driver found that keeper and agent are not there any more. ended: it had ended them itself, so there is no mistake."""
 
     agent_key: AgentKey
     reason: str
+    ended: bool = False
 
 
 class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):

@@ -147,7 +147,7 @@ def stopped(turn: Turn, key: AgentKey) -> None:
     if view.phase != "stopping":
         return
     failed(turn, key, view.record.attempt, f"it started but did not connect within {turn.world.policy.agent_start_secs:g} s")
-    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: it did not connect"))
+    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: it did not connect", ended=True))
 
 
 def connected(turn: Turn, input_: AgentConnected) -> None:

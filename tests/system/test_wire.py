@@ -349,7 +349,10 @@ async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> 
     await agent.report(op.token, "running")
     await until(lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]], "its start is on record")
     agent.close()
-    await (await hall.agent()).present()
+    agent = await (await hall.agent()).present()
+    await agent.next(RunStatus)
+    assert "RunEnded" not in hall.stories()["job/" + run["computeJid"]], "it is asked again first"
+    await agent.snapshot()
     await until(lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "it is called lost")
     said = await hall.status(run)
     assert (said["state"], said["reason"]) == ("error", "lost")
