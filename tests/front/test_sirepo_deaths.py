@@ -122,7 +122,7 @@ def test_run_5_an_agent_that_cannot_live_is_a_reason_and_nobody_waits_for_ever(m
     assert (no["http"], no["code"]) == (503, "agentUnavailable"), no
     said = until(lambda: (s := browser.status(simulation))["over"] and s, "the run has an end", GONE_SECS)
     assert (said["state"], said["reason"]) == ("error", "agentStartFailed") and said["error"], said
-    assert site.log().count("FileExistsError") >= 2 * 2, "they did end, each time"
+    assert site.log().count("File exists") >= 2 * 2, "they did end, each time, and said why"
     for path in obstacles:
         path.unlink()
     assert browser.finished(simulation, secs=GONE_SECS)["state"] == "completed", "as soon as it can start, all is well"

@@ -23,7 +23,7 @@ IDS = {
 }
 #: What else may differ, and in which form.
 VOLATILE = (
-    r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ", r"\.py:\d+:", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{3})?Z", r" +\+\d+\.\d{3}s ",
+    r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ", r"\.py:\d+:", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{3})?(?:Z| UTC)", r" +\+\d+\.\d{3}s ",
     r"\bpid \d+", r"\bseconds=\d+\.\d{4}", r"\d+ MiB", r"\d+\.\d+ s\b", r" {2,}",
 )
 _PARTS = re.compile("|".join([

@@ -3,10 +3,15 @@
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from jobscribe.protocol import messages as m
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
+
+# how fast examples are found says something about this machine, and nothing about the product
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 TOKEN = Token("EPRSqtUW-IVh7w74d-heightWeightReport", 1_700_000_001, 2, "worker", 3)
 OP_ID = "j2FXq1" + "a" * 26

@@ -30,6 +30,7 @@ PYTHON_PATH = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHON
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _numbers = itertools.count(1)
+_naps = itertools.count(1)
 
 
 def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause: float = 0.02) -> Any:
@@ -146,7 +147,8 @@ class Site:
 
     def log(self) -> str:
         """What supervisor, keepers and agents wrote to the supervisor's stderr."""
-        return (self.place / "up.log").read_text(errors="replace")
+        path = self.place / "up.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     # ---- who runs here
 
@@ -328,4 +330,4 @@ def naps(nap: str) -> list[int]:
 
 def fresh_nap() -> str:
     """A number of seconds that nobody else sleeps."""
-    return f"{2000 + next(_numbers)}.{os.getpid()}"
+    return f"{2000 + next(_naps) % 1000}.{os.getpid()}"

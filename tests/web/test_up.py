@@ -197,7 +197,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
     arguments = [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "server", "--port", "0"]
     env = {**os.environ, "PYTHONPATH": real_site.PYTHON_PATH + os.pathsep + str(tmp_path)}
     refused = subprocess.run(arguments, env=env, capture_output=True, timeout=60, text=True, check=False)
-    assert (refused.returncode, refused.stdout) == (125, "") and "user_hook" in refused.stderr
+    assert (refused.returncode, refused.stdout) == (78, "") and "user_hook" in refused.stderr
     hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin"]
     with subprocess.Popen([*arguments, *hooks], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
