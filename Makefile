@@ -1,16 +1,20 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines test check bench soak clean
+.PHONY: help venv demo engines test lint check bench soak clean
 
 # PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/db'. KEEP=1: leave the demo running.
 PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
+# One floor each, and nothing that another process would disturb: files of these share two processes. The others have the machine to themselves.
+floors = $(addprefix tests/,agent apps check cli client contracts db protocol runtime service simulation supervisor)
+others = $(addprefix tests/,engines examples faults front packaging system web)
 python = .venv/bin/python
 
 help:
 	@echo "make demo    run a real computation through a fresh supervisor (KEEP=1 leaves it running)"
 	@echo "make test    everything that is tested, packaging included; says at its end what was left out and why"
-	@echo "make check   lint, types, floors, purity and the fast tests"
+	@echo "make lint    lint and types"
+	@echo "make check   the same, floors, purity and the fast tests"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor or a peer in the same run"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
@@ -32,11 +36,18 @@ engines:
 	@etc/engines/command.sh strace || true
 
 test: venv engines
+ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 	$(python) -m pytest $(PYTEST_ARGS)
+else
+	@$(python) -m pytest -n 2 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
+	$(python) -m pytest $(others) $(PYTEST_ARGS) && exit $$floors
+endif
 
-check: venv
+lint: venv
 	$(python) -m ruff check .
 	$(python) -m mypy
+
+check: lint
 	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
 
 # What tests/faults does a little of in every run, as often as the guarantees say; bounds in seconds as they stand.
