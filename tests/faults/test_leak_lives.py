@@ -1,6 +1,7 @@
 """Many lives later everything is back: what the engine keeps, and what the processes have of their machine."""
 
 import gc
+import os
 import sys
 from collections import Counter, OrderedDict, deque
 from pathlib import Path
@@ -117,5 +118,6 @@ def _lived(site: Site, count: int) -> None:
     until(lambda: metrics(site)["performer"]["timers"] == 0 and metrics(site)["hub"]["tasks"] == 0, "nothing is under way")
 
 
-def _descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+def _descriptors(pid: int) -> int | None:
+    """None where that cannot be seen: our processes hide from their own user, and only root can count."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())) if os.geteuid() == 0 else None
