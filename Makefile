@@ -50,9 +50,9 @@ lint: venv
 check: lint
 	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
 
-# What tests/faults does a little of in every run, as often as the guarantees say; bounds in seconds as they stand.
+# What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand.
 soak: venv engines
-	SOAK=1 SEED=$(SEED) $(python) -m pytest tests/faults $(PYTEST_ARGS)
+	SOAK=1 SEED=$(SEED) $(python) -m pytest tests/faults tests/db tests/agent tests/simulation $(PYTEST_ARGS)
 	$(python) tests/simulation/run.py --seeds $(SEEDS)
 
 bench: venv
