@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from places import ORDINARY, everybodys_python, new_site
-from real_site import Site
+from real_site import Site, ended
 
 
 @pytest.fixture(scope="module", params=["same user", "ordinary user"])
@@ -30,14 +30,9 @@ def who(request: pytest.FixtureRequest) -> int | None:
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., Site]]:
     """`make_site(who, *settings, **options)`: a fresh root. At the end nothing that ran on it is left."""
-    sites: list[Site] = []
+    with ended() as sites:
+        def make(who: int | None, *sets: str, **options: object) -> Site:
+            sites.append(new_site(who, *sets, **options))  # type: ignore[arg-type]
+            return sites[-1]
 
-    def make(who: int | None, *sets: str, **options: object) -> Site:
-        sites.append(new_site(who, *sets, **options))  # type: ignore[arg-type]
-        return sites[-1]
-
-    yield make
-    left = {}
-    for site in sites:
-        left.update(site.end())
-    assert left == {}, "processes outlived their keeper"
+        yield make

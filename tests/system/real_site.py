@@ -3,6 +3,7 @@
 Whatever was started is found by its title, or by the marks that jobs carry, and ended by pid.
 """
 
+import contextlib
 import ctypes
 import http.client
 import itertools
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -331,3 +332,18 @@ def naps(nap: str) -> list[int]:
 def fresh_nap() -> str:
     """A number of seconds that nobody else sleeps."""
     return f"{2000 + next(_naps) % 1000}.{os.getpid()}"
+
+
+@contextlib.contextmanager
+def ended(late: Callable[[Site], list[str]] = lambda _: []) -> Iterator[list[Site]]:
+    """A list for sites, each of which is ended afterwards, whatever happens. late: what is said against one while it still lives."""
+    sites: list[Site] = []
+    said, left = [], {}
+    try:
+        yield sites
+        said = [sentence for site in sites for sentence in late(site)]
+    finally:
+        for site in sites:
+            left.update(site.end())
+    assert left == {}, "processes outlived their keeper"
+    assert said == [], "a loop was held"

@@ -12,23 +12,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "system"))
 
-from real_site import Site
+from real_site import Site, ended
 
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., Site]]:
     """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
-    sites: list[Site] = []
+    with ended() as sites:
+        def make(*sets: str, **options: object) -> Site:
+            sites.append(Site(sets, **options))  # type: ignore[arg-type]
+            return sites[-1]
 
-    def make(*sets: str, **options: object) -> Site:
-        sites.append(Site(sets, **options))  # type: ignore[arg-type]
-        return sites[-1]
-
-    yield make
-    left = {}
-    for site in sites:
-        left.update(site.end())
-    assert left == {}, "processes outlived their keeper"
+        yield make
 
 
 @pytest.fixture
