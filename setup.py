@@ -34,7 +34,7 @@ def readme() -> str:
 
 #: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
 AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
-SERVER = ["aiofiles>=24.1", "click>=8.1", "flask>=3.1", "pykern>=20250101", "rich>=13.7", "waitress>=3.0"]
+SERVER = ["aiofiles>=24.1", "click>=8.1", "flask>=3.1", "pykern>=20250101", "pyyaml>=6", "rich>=13.7", "waitress>=3.0"]
 EXTRAS = {
     "docker": ["docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
@@ -62,7 +62,7 @@ if __name__ == "__main__":
         python_requires=">=3.11",
         package_dir={"jobscribe": "."},
         packages=packages(),
-        package_data={"jobscribe": ["py.typed"], "jobscribe.web": ["static/*"]},
+        package_data={"jobscribe": ["py.typed"], "jobscribe.service": ["*.yml"], "jobscribe.web": ["static/*"]},
         install_requires=AGENT + SERVER,
         extras_require=EXTRAS,
         entry_points={"console_scripts": ["jobscribe = jobscribe.cli.main:main"]},

@@ -279,6 +279,19 @@ class Cgroups:
         return {"": family} | {c: family for c in ("memory", "pids") if c.encode() in enabled}
 
 
+def of_process(pid: int, name: str) -> Cgroup | None:
+    """The cgroup of this execution where this process is in it, by the kernel's word."""
+    with contextlib.suppress(OSError):
+        for line in os.fsdecode(_read(f"/proc/{pid}/cgroup")).splitlines():
+            _, controllers, path = line.split(":", 2)
+            family, inside, _ = f"{path}/".partition(f"/{_JOB}{name}/")
+            for m in _mounts() if inside and os.path.basename(family).startswith(_FAMILY) else []:
+                folder = m.folder(family + inside[:-1])
+                if folder is not None and (controllers.split(",")[0] in m.controllers if controllers else m.version == 2):
+                    return Cgroup(name, m.version, folder, None)
+    return None
+
+
 def oom_kills(folder: str | None) -> int | None:
     """The kernel's counter in this cgroup (version 2: in those below as well); None where there is none."""
     if folder is None:

@@ -41,15 +41,23 @@ def contract(token: Token, run_dir: str, evidence: PurePath | str) -> dict[str, 
     }
 
 
-def script(token: Token, spec: TaskSpec, env: Mapping[str, str], evidence: PurePath | str, *, umask: str = "0077") -> str:
-    """env: the login profile's environment; `spec.env` wins over it, and the contract over both.
+def exports(env: Mapping[str, str]) -> str:
+    """Lines that set these variables, whose names are plain: for what many scripts share."""
+    return "".join(f"export {k}={_quoted(v)}\n" for k, v in env.items())
+
+
+def script(
+    token: Token, spec: TaskSpec, env: Mapping[str, str], evidence: PurePath | str, *, umask: str = "0077", shared: str = "",
+) -> str:
+    """env: the login profile's environment; `shared` (lines that export) wins over it, `spec.env` over both, the contract over all.
 
     evidence: absolute path of the folder for the exit code. Raises Refusal("badRequest") for what no process can be given.
+    With the argument --shell it gives a shell in the directory and environment of the command instead of running it.
     """
     _check(spec, umask)
-    everything = {**env, **_PYTHON, **spec.env, **contract(token, spec.run_dir, evidence)}
-    plain = {k: v for k, v in everything.items() if _NAME.match(k) and k not in _OF_SHELLS}
-    odd = [f"{k}={v}" for k, v in everything.items() if k not in plain]
+    own = {**spec.env, **contract(token, spec.run_dir, evidence)}
+    before, plain = _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}), _plain(own)
+    odd = [f"{k}={v}" for k, v in {**env, **_PYTHON, **own}.items() if k not in plain and k not in before]
     command = [*spec.wrap, *spec.command]
     if odd or command[0].startswith("-"):
         command = ["/usr/bin/env", "--", *odd, *command]
@@ -58,21 +66,29 @@ def script(token: Token, spec: TaskSpec, env: Mapping[str, str], evidence: PureP
         "#!/bin/sh",
         f"# {token}",
         "# Run by hand, this does what the job did; its exit code is kept only when a keeper runs it.",
-        f"set -- {_quoted(f'{evidence}/exit-code')}",
-        "if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- /dev/null; fi",
+        "# With the argument --shell: a shell with the environment and in the directory of the command.",
+        'case "${1-}" in --shell) set -- shell ;; *) set -- run ;; esac',
+        f"set -- \"$1\" {_quoted(f'{evidence}/exit-code')}",
+        'if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- "$1" /dev/null; fi',
         f"umask {umask}",
-        *(f"export {k}={_quoted(v)}" for k, v in plain.items()),
-        f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$1"; exit 126; }}',
-        f'cd {run_dir} 2>&3 || {{ echo 126 >"$1"; exit 126; }}',
+        exports(before) + shared + exports(plain).rstrip("\n"),
+        f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
+        f'cd {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
+        'if [ "$1" = shell ]; then exec 3>&-; exec "${SHELL:-/bin/sh}"; fi',
         _core_limit(spec.core_bytes),
         "# the command gets its signals; this shell has to live until it has written down the end",
         "trap : HUP INT QUIT TERM USR1 USR2",
         f"( exec {' '.join(_quoted(a) for a in command)} 2>&3 3>&- )",
         "c=$?",
-        '{ echo "$c" >"$1"; } 2>/dev/null',
+        '{ echo "$c" >"$2"; } 2>/dev/null',
         'exit "$c"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _plain(env: Mapping[str, str]) -> dict[str, str]:
+    """What a shell can be told to export."""
+    return {k: v for k, v in env.items() if _NAME.match(k) and k not in _OF_SHELLS}
 
 
 def _core_limit(size: int) -> str:

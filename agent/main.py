@@ -16,21 +16,35 @@ from typing import Any, assert_never
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, op_id, parse_agent_key, parse_token, short_agent, short_op
-from ..protocol.messages import Alive, Call, CancelCall, FileChunk, LogChunk, OpError, ReadFile, ReadLog, Run, TaskSpec, op_name
+from ..protocol.messages import (
+    Alive,
+    Call,
+    CancelCall,
+    FileChunk,
+    LogChunk,
+    OpError,
+    PortsProbed,
+    ProbePorts,
+    ReadFile,
+    ReadLog,
+    Run,
+    op_name,
+)
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import crashpoints, processes
 from ..runtime.lag import LoopLag
 from ..runtime.log import Direct, Log, log_uncaught
 from ..runtime.outputs import RotatingFile, Stream
-from . import answer, job_input, run_files
+from . import answer, ports, run_files
 from .evidence import Evidence
-from .job_script import script
 from .keeper_link import KeeperLink
 from .link import Link
 from .login_env import LoginEnvironment
 from .reports import Reports
-from .session import Fetch, Forget, Launch, Output, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from .samples import Samples
+from .session import Fetch, Forget, Launch, Output, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from .starter import Starter
 from .workers import Workers
 
 TICK_SECS = 2.0
@@ -71,16 +85,16 @@ class _Agent:
         self._readers: dict[str, asyncio.Task[None]] = {}
         #: who reads what is on a disk of this machine, and what may be on a slow one
         self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
-        self._launches: set[asyncio.Task[None]] = set()
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._link: Link
         self._log: Log
         self._key: AgentKey
         self._evidence: Evidence
-        self._login: LoginEnvironment
+        self._starter: Starter
         self._workers: Workers
         self._apps: tuple[str, ...]
         self._reports: Reports
+        self._samples: Samples
         #: what the keeper said before there was anybody to hear it; None from then on
         self._early: list[dict[str, Any]] | None = []
 
@@ -93,10 +107,12 @@ class _Agent:
         self._catch_up(hello["executions"])
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*rest, *self._readers.values(), *self._launches):
+        for task in (*rest, *self._readers.values()):
             task.cancel()
+        self._starter.close()
         self._workers.close()
         self._reports.close()
+        self._samples.close()
         for task in done:
             task.result()
 
@@ -113,7 +129,7 @@ class _Agent:
         self._lag.say = self._log
         self._lag.begin()
         self._evidence = Evidence(folder / "run")
-        self._login = LoginEnvironment(Path(config["cacheDir"]))
+        login = LoginEnvironment(Path(config["cacheDir"]))
         alive = Alive(
             agent_id=config["agentId"], agent_key=self._key, version=VERSION, host=socket.gethostname(), boot_id=processes.boot_id(),
             pid=os.getpid(), keeper_pid=hello["keeperPid"],
@@ -123,8 +139,10 @@ class _Agent:
             on_up=self._up, on_message=self._received, on_down=self._down,
         )
         self._apps = tuple(config.get("apps", ()))
-        self._workers = Workers(self._log, self._login, self._root, folder / "calls", self._apps, self._link.send)
+        self._starter = Starter(self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed)
+        self._workers = Workers(self._log, login, self._root, folder / "calls", self._apps, self._link.send)
         self._reports = Reports(self._evidence, self._link.send)
+        self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
         self._log("cgroups of jobs: {}", hello.get("cgroups", "not wanted"))
 
@@ -159,6 +177,7 @@ class _Agent:
             return
         if said["is"] == "ended":
             self._reports.leave(parse_token(said["token"]))
+            self._samples.leave(parse_token(said["token"]))
             exit_ = said.get("exit") or {}
             self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state=ended code={} signal={} source={}",
                       said["token"].split("/")[0], _short_run_op(said["token"]), said.get("runDir"), exit_.get("code"),
@@ -166,6 +185,7 @@ class _Agent:
             self._held.pop(said["name"], None)
         else:
             self._reports.follow(parse_token(said["token"]))
+            self._samples.follow(parse_token(said["token"]), said["pid"], said["startTicks"], said["elapsed"])
             if self._busy():
                 self._held[said["name"]] = said
                 asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
@@ -177,6 +197,7 @@ class _Agent:
         for e in executions:
             if e["state"] == "running":
                 self._reports.follow(parse_token(e["token"]))
+                self._samples.follow(parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"])
         early, self._early = self._early or [], None
         for said in early:
             self._keeper_said(said)
@@ -215,7 +236,9 @@ class _Agent:
                 case Send():
                     self._link.send(output.message)
                 case Launch():
-                    self._launch(output.token, output.spec)
+                    self._starter.start(output.token, output.spec, output.shared)
+                case Probe():
+                    self._serve_reader(output.op, self._probe(output.op))
                 case Stop():
                     self._keeper.send({
                         "do": "stop", "name": output.token.name, "token": str(output.token), "reason": output.reason,
@@ -239,43 +262,12 @@ class _Agent:
                 case _:
                     assert_never(output)
 
-    def _launch(self, token: Token, spec: TaskSpec) -> None:
-        """Give it to the keeper; the login profile's environment is found out before the first one."""
-        if self._login.known is not None:
-            try:
-                self._start(token, spec)
-            except Refusal as e:
-                self._do(self._session.launch_failed(token, e.sentence, time.monotonic()))
-            return
-        task = asyncio.get_running_loop().create_task(self._launch_later(token, spec))
-        self._launches.add(task)
-        task.add_done_callback(self._launches.discard)
-
-    async def _launch_later(self, token: Token, spec: TaskSpec) -> None:
-        try:
-            await self._login.find_out()
-            if self._login.sentence:
-                self._log("login profile: {}", self._login.sentence)
-            self._start(token, spec)
-        except Refusal as e:
-            self._do(self._session.launch_failed(token, e.sentence, time.monotonic()))
-
-    def _start(self, token: Token, spec: TaskSpec) -> None:
-        order: dict[str, Any] = {}
-        evidence = self._evidence.folder / token.name
-        if spec.app is not None:
-            order["input"] = job_input.text(spec.app, spec.run_dir, self._apps)
-            spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
-        text = script(token, spec, self._login.known or {}, evidence, umask=self._login.umask)
-        self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, jid=token.jid)
-        self._keeper.send({
-            "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,
-            "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes, **order,
-        })
+    def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
+        self._do(self._session.launch_failed(token, sentence, time.monotonic(), fault))
 
     # ---- readers
 
-    def _serve_reader(self, op: ReadLog | ReadFile | Call, answering: Coroutine[Any, Any, None]) -> None:
+    def _serve_reader(self, op: ReadLog | ReadFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]) -> None:
         if len(self._readers) >= MAX_READERS:
             answering.close()
             self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
@@ -296,6 +288,10 @@ class _Agent:
         except OSError as e:
             self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e)
             self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
+
+    async def _probe(self, op: ProbePorts) -> None:
+        busy = await asyncio.to_thread(ports.taken, op.ports)
+        self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
     async def _fetch(self, op: ReadFile) -> None:
         """In a thread, because run directories may lie on a network file system."""

@@ -20,13 +20,17 @@ from ..protocol.messages import (
     CancelCall,
     Execution,
     Kill,
+    ProbePorts,
     ReadFile,
     ReadLog,
     Run,
     RunAck,
     RunStatus,
     RunStatusUpdate,
+    RunTasks,
+    Shared,
     Snapshot,
+    TaskRun,
     TaskSpec,
     ToAgent,
     ToSupervisor,
@@ -48,10 +52,11 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Have the keeper start this; it refuses a token that was started before."""
+    """Have the keeper start this; it refuses a token that was started before. shared: of a gang."""
 
     token: Token
     spec: TaskSpec
+    shared: Shared | None = None
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -88,12 +93,18 @@ class Fetch(msgspec.Struct, frozen=True):
     op: ReadFile | Call
 
 
+class Probe(msgspec.Struct, frozen=True):
+    """Say on which of these ports somebody listens."""
+
+    op: ProbePorts
+
+
 class Quit(msgspec.Struct, frozen=True):
     reason: str
     stop_jobs: bool
 
 
-Output = Send | Launch | Stop | Forget | Read | StartCall | StopCall | Fetch | Quit
+Output = Send | Launch | Stop | Forget | Read | StartCall | StopCall | Fetch | Probe | Quit
 
 
 class _Known(msgspec.Struct):
@@ -136,7 +147,11 @@ class Session:
     def received(self, message: ToAgent, mono: float) -> list[Output]:
         match message:
             case Run():
-                return self._run(message, mono)
+                return self._run(message, None, mono)
+            case RunTasks():
+                return [out for task in message.tasks for out in self._run(task, message.shared, mono)]
+            case ProbePorts():
+                return [Probe(message)]
             case Cancel():
                 return self._cancel(message, mono)
             case RunAck():
@@ -158,7 +173,7 @@ class Session:
             case _:
                 assert_never(message)
 
-    def _run(self, op: Run, mono: float) -> list[Output]:
+    def _run(self, op: Run | TaskRun, shared: Shared | None, mono: float) -> list[Output]:
         known = self._known.get(op.token)
         if known is not None:
             return [self._report(known, mono)]
@@ -168,7 +183,7 @@ class Session:
             self._known[op.token] = _Known(refused, mono)
             return [self._report(self._known[op.token], mono)]
         self._learn(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
-        return [Launch(op.token, op.spec)]
+        return [Launch(op.token, op.spec, shared)]
 
     def _cancel(self, op: Cancel, mono: float) -> list[Output]:
         known = self._known.get(op.token)
@@ -213,12 +228,12 @@ class Session:
         known = self._learn(execution, mono)
         return [self._report(known, mono)] if self._up else []
 
-    def launch_failed(self, token: Token, detail: str, mono: float) -> list[Output]:
-        """The agent itself could not hand it to the keeper. What the keeper has said of it since then stands."""
+    def launch_failed(self, token: Token, detail: str, mono: float, fault: str | None = None) -> list[Output]:
+        """The agent itself could not hand it to the keeper. What the keeper has said of it since then stands. fault: see exits.FAULTS."""
         there = self._known.get(token)
         if there is not None and there.execution.state != "starting":
             return []
-        known = self._learn(_failed(token, detail), mono)
+        known = self._learn(_failed(token, detail, fault), mono)
         return [self._report(known, mono)]
 
     # ---- questions
@@ -269,5 +284,5 @@ def _execution(e: dict[str, Any]) -> Execution:
     )
 
 
-def _failed(token: Token, detail: str) -> Execution:
-    return Execution(token=token, state="ended", op_id=op_id(token, "run"), exit=ExitInfo(source="start", detail=detail))
+def _failed(token: Token, detail: str, fault: str | None) -> Execution:
+    return Execution(token=token, state="ended", op_id=op_id(token, "run"), exit=ExitInfo(source="start", detail=detail, fault=fault))

@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.diagnosis import Diagnosis
 from ..protocol.errors import Refusal
 from ..protocol.exits import ExitInfo
 from ..protocol.ids import AgentKey, OpId, Token
 from ..protocol.requests import RunSpec
-from .state import AgentRecord, Job
+from ..protocol.roles import After
+from .state import AgentRecord, Job, Retrying
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
@@ -40,18 +42,33 @@ class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
     req_id: str
     mono: float | None = None
     boot_id: str | None = None
+    #: runs of which it waits for the end, their serials known; those that have ended already are not among them
+    waits_for: tuple[After, ...] = ()
+
+
+class DependencyEnded(_Event, frozen=True, kw_only=True, tag="DependencyEnded"):
+    """A run that this one waited for is over; `status` is how."""
+
+    serial: int
+    compute_jid: str
+    compute_job_serial: int
+    status: str
 
 
 class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
     """Slots were taken and the execution was assigned to an agent. Written before the op is sent: G2's first line.
 
     boot_id: of the agent's machine. What is nowhere to be found after a restart of that machine may have run before it.
+    All tasks of an attempt are placed in one transaction. address, ports, gpus: see roles.Place.
     """
 
     token: Token
     agent_key: AgentKey
     op_id: OpId
     boot_id: str | None = None
+    address: str = ""
+    ports: dict[str, tuple[int, ...]] = {}
+    gpus: tuple[str, ...] = ()
 
 
 class TaskStarted(_Event, frozen=True, kw_only=True, tag="TaskStarted"):
@@ -76,19 +93,47 @@ class StopRequested(_Event, frozen=True, kw_only=True, tag="StopRequested"):
     req_id: str | None = None
 
 
-class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
-    """Nothing of the execution is left."""
+class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
+    """It failed, nothing of it runs any more, and it keeps what it holds for `secs`, so that somebody can look at it."""
 
     token: Token
     exit: ExitInfo
+    secs: float
+    diagnosis: Diagnosis | None = None
+    mono: float | None = None
+    boot_id: str | None = None
+
+
+class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
+    """Nothing of the execution is left. diagnosis: what the exit means by the table of that day; None for a success."""
+
+    token: Token
+    exit: ExitInfo
+    diagnosis: Diagnosis | None = None
+
+
+class AttemptDecided(_Event, frozen=True, kw_only=True, tag="AttemptDecided"):
+    """By the completion policy it is known what the attempt comes to. Written before the other tasks are stopped: they did not fail.
+
+    reason: a sentence. role, index: the task whose end decided it.
+    """
+
+    serial: int
+    attempt: int
+    succeeded: bool
+    reason: str
+    role: str | None = None
+    index: int | None = None
 
 
 class AttemptEnded(_Event, frozen=True, kw_only=True, tag="AttemptEnded"):
-    """All tasks of the attempt are over."""
+    """All tasks of the attempt are over. retry: another one follows; not_retried: why none does, where one might be expected."""
 
     serial: int
     attempt: int
     reason: str
+    retry: Retrying | None = None
+    not_retried: str | None = None
 
 
 class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
@@ -214,7 +259,10 @@ class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
     checksum: str | None = None
 
 
-JobEvent = RunRequested | TaskPlaced | TaskStarted | StopRequested | TaskEnded | AttemptEnded | RunEnded | RunPurged | JobFolded
+JobEvent = (
+    RunRequested | DependencyEnded | TaskPlaced | TaskStarted | StopRequested | TaskHeld | TaskEnded | AttemptDecided | AttemptEnded
+    | RunEnded | RunPurged | JobFolded
+)
 AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone | AgentFolded
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 Event = JobEvent | AgentEvent | SystemEvent

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from .batches import POINTS, Point
-from .store import Batch, Done, EventStore, IndexRow, Receipt, Stored
+from .store import Batch, Done, EventStore, IndexRow, Receipt, Stored, Tally
 
 
 class Faults:
@@ -77,6 +77,14 @@ class FailingStore:
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         return self._store.find_jobs(prefix, limit)
+
+    def tally(self, prefix: str) -> list[Tally]:
+        return self._store.tally(prefix)
+
+    def group(
+        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        return self._store.group(prefix, statuses=statuses, after=after, limit=limit)
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         return self._store.receipt(uid, req_id)

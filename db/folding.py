@@ -74,7 +74,7 @@ def trimmed(job: Job, history: int) -> Job:
     """The job without what is not kept for ever: older runs, and of a purged run all but what it was and how it ended."""
     run = job.run
     if run is not None and run.status == PURGED:
-        spec = msgspec.structs.replace(run.spec, command=(), data=None, env={}, wrap=(), sim_name=None)
+        spec = msgspec.structs.replace(run.spec, command=(), data=None, env={}, wrap=(), sim_name=None, roles=(), after=())
         run = msgspec.structs.replace(run, spec=spec, attempts=(), stop=None, error=None)
         history = 0
     dropped = max(0, len(job.history) - history)

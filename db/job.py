@@ -10,11 +10,27 @@ import msgspec
 
 from ..protocol.ids import Token
 from ..protocol.status import CANCELED, PENDING, PURGED, RUNNING
-from .events import AttemptEnded, JobEvent, JobFolded, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
-from .state import Attempt, Job, PastRun, Run, Stop, Task
+from .events import (
+    AttemptDecided,
+    AttemptEnded,
+    DependencyEnded,
+    JobEvent,
+    JobFolded,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    StopRequested,
+    TaskEnded,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+)
+from .state import Attempt, Decided, Held, Job, PastRun, Run, Stop, Task
 
 #: Earlier runs kept in a job; older ones are only counted (the log still has them).
 HISTORY_LENGTH = 50
+#: Attempts of a run of which the tasks are kept, and of which anything is: no policy counts further back.
+ATTEMPTS_WHOLE, ATTEMPTS_KEPT = 20, 2_500
 
 
 def evolve(job: Job, event: JobEvent) -> Job:
@@ -26,15 +42,27 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case JobFolded():
             return event.job
         case TaskPlaced():
-            task = Task(token=event.token, agent_key=event.agent_key, op_id=event.op_id, placed_at=event.at, boot_id=event.boot_id)
+            task = Task(
+                token=event.token, agent_key=event.agent_key, op_id=event.op_id, placed_at=event.at, boot_id=event.boot_id,
+                address=event.address, ports=event.ports, gpus=event.gpus,
+            )
             return _with_run(job, event.token.serial, lambda run: _placed(run, task))
+        case DependencyEnded():
+            return _with_run(job, event.serial, lambda run: _dependency_ended(run, event))
         case TaskStarted():
             return _started(job, event)
         case StopRequested():
             stop = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=event.grace_secs, note=event.note)
             return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop))
+        case TaskHeld():
+            held = Held(at=event.at, secs=event.secs, mono=event.mono, boot_id=event.boot_id)
+            return _with_run(job, event.token.serial, lambda run: _change_task(
+                run, event.token, exit=event.exit, diagnosis=event.diagnosis, held=held,
+            ))
         case TaskEnded():
             return _ended(job, event)
+        case AttemptDecided():
+            return _with_run(job, event.serial, lambda run: _decided(run, event))
         case AttemptEnded():
             return _with_run(job, event.serial, lambda run: _attempt_ended(run, event))
         case RunEnded():
@@ -66,7 +94,7 @@ def _requested(job: Job, e: RunRequested) -> Job:
         while len(history) > HISTORY_LENGTH and not history[0].live_tasks:
             history, dropped = history[1:], dropped + 1
     run = Run(serial=e.serial, status=PENDING, spec=e.spec, run_dir=e.run_dir, req_id=e.req_id, queued_at=e.at,
-              queued_mono=e.mono, queued_boot_id=e.boot_id)
+              queued_mono=e.mono, queued_boot_id=e.boot_id, waits_for=e.waits_for)
     return msgspec.structs.replace(job, run=run, history=history, history_dropped=dropped)
 
 
@@ -80,20 +108,37 @@ def _past(run: Run) -> PastRun:
     )
 
 
+def _dependency_ended(run: Run, e: DependencyEnded) -> Run:
+    left = tuple(a for a in run.waits_for if (a.compute_jid, a.compute_job_serial) != (e.compute_jid, e.compute_job_serial))
+    return msgspec.structs.replace(run, waits_for=left)
+
+
 def _placed(run: Run, task: Task) -> Run:
     number = task.token.attempt
-    attempts = run.attempts if any(a.number == number for a in run.attempts) else (*run.attempts, Attempt(number=number))
-    return msgspec.structs.replace(run, attempts=tuple(
-        msgspec.structs.replace(a, tasks=(*a.tasks, task)) if a.number == number else a for a in attempts
-    ))
+    if not run.attempts or run.attempts[-1].number != number:
+        return msgspec.structs.replace(run, attempts=(*_older(run.attempts), Attempt(number=number, tasks=(task,))))
+    last = run.attempts[-1]
+    last = msgspec.structs.replace(last, tasks=(*last.tasks, task))
+    return msgspec.structs.replace(run, attempts=(*run.attempts[:-1], last))
+
+
+def _older(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """What is kept of them when another one begins."""
+    whole = len(attempts) - ATTEMPTS_WHOLE + 1
+    if whole <= 0 or not attempts[whole - 1].tasks:
+        return attempts[-ATTEMPTS_KEPT:]
+    thin = msgspec.structs.replace(attempts[whole - 1], tasks=())
+    return (*attempts[: whole - 1], thin, *attempts[whole:])[-ATTEMPTS_KEPT:]
+
+
+def _change_attempt(run: Run, number: int, change) -> Run:  # type: ignore[no-untyped-def]
+    return msgspec.structs.replace(run, attempts=tuple(change(a) if a.number == number else a for a in run.attempts))
 
 
 def _change_task(run: Run, token: Token, **fields: object) -> Run:
-    return msgspec.structs.replace(run, attempts=tuple(
-        a if a.number != token.attempt else msgspec.structs.replace(a, tasks=tuple(
-            msgspec.structs.replace(t, **fields) if t.token == token else t for t in a.tasks
-        )) for a in run.attempts
-    ))
+    return _change_attempt(run, token.attempt, lambda a: msgspec.structs.replace(a, tasks=tuple(
+        msgspec.structs.replace(t, **fields) if t.token == token else t for t in a.tasks
+    )))
 
 
 def _started(job: Job, e: TaskStarted) -> Job:
@@ -113,7 +158,7 @@ def _started(job: Job, e: TaskStarted) -> Job:
 def _ended(job: Job, e: TaskEnded) -> Job:
     if job.run is not None and job.run.serial == e.token.serial:
         started = e.exit.started_at if e.exit.source != "start" else None
-        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit)
+        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis)
         return msgspec.structs.replace(job, run=msgspec.structs.replace(run, started_at=run.started_at or started))
     return msgspec.structs.replace(job, history=tuple(
         msgspec.structs.replace(p, live_tasks=tuple(t for t in p.live_tasks if t.token != e.token)) if p.serial == e.token.serial else p
@@ -121,11 +166,20 @@ def _ended(job: Job, e: TaskEnded) -> Job:
     ))
 
 
+def _decided(run: Run, e: AttemptDecided) -> Run:
+    decided = Decided(at=e.at, succeeded=e.succeeded, reason=e.reason, role=e.role, index=e.index)
+    return _change_attempt(run, e.attempt, lambda a: msgspec.structs.replace(a, decided=decided))
+
+
 def _attempt_ended(run: Run, e: AttemptEnded) -> Run:
-    known = run.attempts if any(a.number == e.attempt for a in run.attempts) else (*run.attempts, Attempt(number=e.attempt))
-    return msgspec.structs.replace(run, attempts=tuple(
-        msgspec.structs.replace(a, ended_at=e.at, reason=e.reason) if a.number == e.attempt else a for a in known
+    if all(a.number != e.attempt for a in run.attempts):
+        run = msgspec.structs.replace(run, attempts=(*run.attempts, Attempt(number=e.attempt)))
+    run = _change_attempt(run, e.attempt, lambda a: msgspec.structs.replace(
+        a, ended_at=e.at, reason=e.reason, retry=e.retry, not_retried=e.not_retried,
     ))
+    if e.retry is None or not run.active:
+        return run
+    return msgspec.structs.replace(run, status=PENDING)
 
 
 def _run_ended(run: Run, e: RunEnded) -> Run:
@@ -134,5 +188,5 @@ def _run_ended(run: Run, e: RunEnded) -> Run:
     error = e.error if e.status != CANCELED else None
     exit_ = run.exit
     # it may have ended long before anybody could tell us
-    ended_at = e.at if run.stop is not None or exit_ is None else exit_.ended_at or e.at
+    ended_at = e.at if run.stop is not None or exit_ is None or run.spec.roles else exit_.ended_at or e.at
     return msgspec.structs.replace(run, status=e.status, ended_at=ended_at, reason=e.reason, error=error)

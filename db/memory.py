@@ -10,7 +10,7 @@ from ..protocol.status import ACTIVE
 from .batches import Group, Heard, Point, Waiting, nowhere, tell, waiting
 from .chain import START, Row
 from .faults import describe, passing
-from .store import Appended, Batch, Deliver, Done, IndexRow, Receipt, Stored
+from .store import Appended, Batch, Deliver, Done, IndexRow, Receipt, Stored, Tally
 
 
 class MemoryStore:
@@ -163,6 +163,28 @@ class MemoryStore:
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         self._check()
         return sorted((r for r in self._index.values() if r.jid.startswith(prefix)), key=lambda r: r.jid)[:limit]
+
+    def tally(self, prefix: str) -> list[Tally]:
+        self._check()
+        alike: dict[tuple[str, str | None, bool], list[int]] = {}
+        for r in self._index.values():
+            if r.jid.startswith(prefix):
+                alike.setdefault((r.status, r.reason, r.busy), []).append(r.position)
+        return [
+            Tally(status=status, reason=reason, busy=busy, count=len(positions), position=max(positions))
+            for (status, reason, busy), positions in alike.items()
+        ]
+
+    def group(
+        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        self._check()
+        rows = [
+            r for r in self._index.values()
+            if r.jid.startswith(prefix) and (statuses is None or r.status in statuses)
+            and (after is None or (len(r.jid), r.jid) > (len(after), after))
+        ]
+        return sorted(rows, key=lambda r: (len(r.jid), r.jid))[:limit]
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         self._check()

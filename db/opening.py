@@ -82,7 +82,7 @@ def _open(path: Path, witness: Witness) -> Opened:
             create(connection)
         head = verify_tail(connection, mark, path)
         kinds = verify_kinds(connection, path)
-        ((receipts,),) = connection.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
+        receipts = _last_receipt(connection)
         settle(connection, path)
         if head != mark:
             witness.reset(head.position, head.checksum)
@@ -106,6 +106,7 @@ def _look(path: Path, mark: Mark) -> None:
             if known_layout(connection, path):
                 verify_tail(connection, mark, path)
                 verify_kinds(connection, path)
+                _last_receipt(connection)
             else:
                 _refuse_foreign_file(connection, path, mark)
     except (Refusal, *UNREADABLE, OSError) as e:
@@ -115,6 +116,11 @@ def _look(path: Path, mark: Mark) -> None:
         if isinstance(e, Refusal):
             raise
         raise not_opened(e, str(path), lambda: repair(path)) from None
+
+
+def _last_receipt(connection: sqlite3.Connection) -> int:
+    ((number,),) = connection.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
+    return int(number)
 
 
 def _refuse_foreign_file(connection: sqlite3.Connection, path: Path, mark: Mark) -> None:

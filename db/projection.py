@@ -36,18 +36,46 @@ def record_bytes(job: Job, position: int, at: float) -> bytes:
 def _run(run: Run) -> dict[str, Any]:
     spec = run.spec
     last = run.attempts[-1].tasks[-1] if run.attempts and run.attempts[-1].tasks else None
+    diagnosis = run.diagnosis
     state, message = _what(run)
     report = (run.exit.report if run.exit else None) or {}
     return {
-        "alert": report.get("alert"), "attempts": [_attempt(a) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
+        "alert": report.get("alert"), "attempts": [attempt(a) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
         "computeJobEnd": run.ended_at, "computeJobHash": spec.compute_job_hash, "computeJobQueued": run.queued_at,
         "computeJobSerial": run.serial, "computeJobStart": run.started_at,
         "driverDetails": {"type": spec.driver, "host": (last.host or last.agent_key.host) if last else None},
+        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run),
         "error": run.error, "isParallel": spec.job_run_mode == "parallel", "jobRunMode": spec.job_run_mode,
         "jobStatusMessage": message, "queueState": state, "reason": run.reason, "reqId": run.req_id, "runDir": run.run_dir,
         "parallelStatus": report if report and run.status != PURGED else None, "activePlan": spec.active_plan,
         "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run),
+        "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
     }
+
+
+def roles(run: Run) -> dict[str, dict[str, int]] | None:
+    """Of each role, how many of its tasks of the latest attempt are in which state; None for a run without roles."""
+    if not run.spec.roles:
+        return None
+    out = {role.name: {"tasks": role.tasks, **dict.fromkeys(STATES, 0)} for role in run.spec.roles}
+    for task in run.attempts[-1].tasks if run.attempts else ():
+        if task.token.role in out:
+            out[task.token.role][task_state(task)] += 1
+    return out
+
+
+STATES = ("placed", "running", "held", "succeeded", "failed", "stopped")
+
+
+def task_state(task: Task) -> str:
+    """One of STATES."""
+    if task.held is not None and task.live:
+        return "held"
+    if task.live:
+        return "placed" if task.pid is None else "running"
+    if task.exit is not None and task.exit.ok:
+        return "succeeded"
+    return "stopped" if task.exit is not None and task.exit.stop_reason is not None else "failed"
 
 
 def _what(run: Run) -> tuple[str | None, str]:
@@ -57,8 +85,16 @@ def _what(run: Run) -> tuple[str | None, str]:
         return ("stopping", f"{over}; its processes are being ended") if run.live_tasks else (None, over)
     if run.stop is not None:
         return "stopping", f"being stopped ({run.stop.reason})"
+    if run.live_tasks and all(t.held is not None for t in run.live_tasks):
+        return "debug_hold", "it failed, and is kept to be looked at"
+    if run.attempts and run.attempts[-1].decided is not None and run.live_tasks:
+        return "stopping", "its attempt is decided; the other tasks are being stopped"
     if run.status == RUNNING:
         return None, "running"
+    if run.waits_for:
+        return "dependency", f"waiting for the end of {len(run.waits_for)} other runs"
+    if run.retry is not None:
+        return "retry_wait", f"attempt {run.attempt + 1} follows: {run.retry.reason}"
     return ("starting", "being started") if run.live_tasks else ("queued", "waiting to be placed")
 
 
@@ -78,12 +114,27 @@ def _stop(run: Run) -> dict[str, Any] | None:
     return None if s is None else {"at": s.at, "by": s.by, "graceSecs": s.grace_secs, "note": s.note, "reason": s.reason}
 
 
-def _attempt(a: Attempt) -> dict[str, Any]:
-    return {"number": a.number, "endedAt": a.ended_at, "reason": a.reason, "tasks": [_task(t) for t in a.tasks]}
-
-
-def _task(t: Task) -> dict[str, Any]:
+def attempt(a: Attempt) -> dict[str, Any]:
+    """One attempt, as records and replies have it."""
+    decided, retry = a.decided, a.retry
     return {
+        "number": a.number, "endedAt": a.ended_at, "reason": a.reason, "tasks": [task(t) for t in a.tasks],
+        "decided": None if decided is None else {
+            "at": decided.at, "succeeded": decided.succeeded, "reason": decided.reason, "role": decided.role, "index": decided.index,
+        },
+        "retry": None if retry is None else {"behavior": retry.behavior, "delaySecs": retry.delay_secs, "reason": retry.reason},
+        "notRetried": a.not_retried,
+    }
+
+
+def task(t: Task) -> dict[str, Any]:
+    """One execution, as records and replies have it."""
+    diagnosis = t.diagnosis
+    return {
+        "role": t.token.role, "index": t.token.index, "state": task_state(t), "address": t.address,
+        "ports": {label: list(ports) for label, ports in t.ports.items()}, "gpus": list(t.gpus),
+        "heldUntil": None if t.held is None or not t.live else t.held.at + t.held.secs,
+        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
         "token": str(t.token), "agentKey": str(t.agent_key), "opId": t.op_id, "placedAt": t.placed_at, "pid": t.pid, "host": t.host,
         "startedAt": t.started_at, "endedAt": t.ended_at, "exit": None if t.exit is None else msgspec.to_builtins(t.exit),
     }
@@ -94,5 +145,5 @@ def _past(p: PastRun) -> dict[str, Any]:
         "alert": None, "computeJobEnd": p.ended_at, "computeJobHash": p.compute_job_hash, "computeJobQueued": p.queued_at,
         "computeJobSerial": p.serial, "computeJobStart": p.started_at, "computeModel": p.compute_model, "error": p.error,
         "exitCode": p.exit_code, "exitSignal": p.exit_signal, "isParallel": p.job_run_mode == "parallel", "jobRunMode": p.job_run_mode,
-        "liveTasks": [_task(t) for t in p.live_tasks], "reason": p.reason, "status": p.status,
+        "liveTasks": [task(t) for t in p.live_tasks], "reason": p.reason, "status": p.status,
     }

@@ -4,7 +4,7 @@ Nothing is shown behind `head`: what a reader sees is what a restart would find.
 never left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from .events import CHECKPOINTS
 from .faults import UNREADABLE, not_opened
 from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
-from .store import IndexRow, Receipt, Stored
+from .store import IndexRow, Receipt, Stored, Tally
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
 _STREAM = (
@@ -24,8 +24,11 @@ _STREAM = (
 )
 
 T = TypeVar("T")
+#: Behind a prefix: what is below this begins with it.
+_LAST = "\U0010ffff"
 #: Names as msgspec knows them, in the order of the columns.
 _INDEX_FIELDS = IndexRow.__struct_encode_fields__
+_TALLY_FIELDS = Tally.__struct_encode_fields__
 _RECEIPT_FIELDS = Receipt.__struct_encode_fields__
 
 
@@ -104,7 +107,24 @@ class Reader:
 
     def find_jobs(self, prefix: str, limit: int) -> list[IndexRow]:
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid >= ? AND jid < ? ORDER BY jid LIMIT ?"
-        return [self._right(index_row, r) for r in self._rows(query, (prefix, prefix + "\U0010ffff", limit))]
+        return [self._right(index_row, r) for r in self._rows(query, (prefix, prefix + _LAST, limit))]
+
+    def tally(self, prefix: str) -> list[Tally]:
+        query = (
+            "SELECT status, reason, busy, COUNT(*), MAX(position) FROM jobs WHERE jid >= ? AND jid < ? GROUP BY status, reason, busy"
+        )
+        return [self._right(_tally, r) for r in self._rows(query, (prefix, prefix + _LAST))]
+
+    def group(self, prefix: str, statuses: Sequence[str] | None, after: str | None, limit: int) -> list[IndexRow]:
+        where, values = ["jid >= ?", "jid < ?"], [prefix, prefix + _LAST]
+        if statuses is not None:
+            where.append(f"status IN ({','.join('?' * len(statuses))})")
+            values += statuses
+        if after is not None:
+            where.append("(LENGTH(jid), jid) > (LENGTH(?), ?)")
+            values += (after, after)
+        query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY LENGTH(jid), jid LIMIT ?"
+        return [self._right(index_row, r) for r in self._rows(query, (*values, limit))]
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         rows = self._rows("SELECT uid, req_id, jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?", (uid, req_id))
@@ -134,6 +154,10 @@ class Reader:
 def index_row(r: tuple[Any, ...]) -> IndexRow:
     """A row of the table `jobs`. Raises msgspec.ValidationError where a column has the wrong type."""
     return msgspec.convert(dict(zip(_INDEX_FIELDS, (*r[:7], r[7] == 1, *r[8:]), strict=True)), IndexRow)
+
+
+def _tally(r: tuple[Any, ...]) -> Tally:
+    return msgspec.convert(dict(zip(_TALLY_FIELDS, (*r[:2], r[2] == 1, *r[3:]), strict=True)), Tally)
 
 
 def _receipt(r: tuple[Any, ...]) -> Receipt:

@@ -11,7 +11,7 @@ from ..protocol.errors import Refusal
 from .batches import Heard, Point, nowhere, waiting
 from .opening import open_store
 from .reading import Reader
-from .store import Batch, Deliver, Done, IndexRow, Receipt, Stored
+from .store import Batch, Deliver, Done, IndexRow, Receipt, Stored, Tally
 from .writer import Writer
 
 
@@ -73,6 +73,14 @@ class SqliteStore:
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         return self._open().find_jobs(prefix, limit)
+
+    def tally(self, prefix: str) -> list[Tally]:
+        return self._open().tally(prefix)
+
+    def group(
+        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        return self._open().group(prefix, statuses, after, limit)
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         return self._open().receipt(uid, req_id)

@@ -9,14 +9,28 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.diagnosis import Behavior, Diagnosis
 from ..protocol.exits import ExitInfo
 from ..protocol.ids import AgentKey, Token
 from ..protocol.requests import RunSpec
+from ..protocol.roles import After, Place
 from ..protocol.status import ACTIVE, MISSING
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that failed and is kept for somebody to look at: nothing of it runs, what it holds it goes on holding."""
+
+    at: float
+    secs: float
+    mono: float | None = None
+    boot_id: str | None = None
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None while anything of it may live."""
+    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None while anything of it may live.
+
+    A task that is held has its exit already, and has not ended.
+    """
 
     token: Token
     agent_key: AgentKey
@@ -29,17 +43,68 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str | None = None
     ended_at: float | None = None
     exit: ExitInfo | None = None
+    diagnosis: Diagnosis | None = None
+    #: what its peers connect to, and what it was given there
+    address: str = ""
+    ports: dict[str, tuple[int, ...]] = {}
+    gpus: tuple[str, ...] = ()
+    held: Held | None = None
 
     @property
     def live(self) -> bool:
         return self.ended_at is None
 
+    @property
+    def place(self) -> Place:
+        token = self.token
+        return Place(
+            role=token.role, index=token.index, host=self.agent_key.host, address=self.address, ports=self.ports, gpus=self.gpus,
+        )
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What the attempt comes to, whatever its other tasks still do. role, index: the task that decided it, if one did."""
+
+    at: float
+    succeeded: bool
+    reason: str
+    role: str | None = None
+    index: int | None = None
+
+
+class Retrying(msgspec.Struct, frozen=True, kw_only=True):
+    """Another attempt follows `delay_secs` after `at`. mono, boot_id: as in RunRequested."""
+
+    at: float
+    delay_secs: float
+    behavior: Behavior
+    reason: str
+    mono: float | None = None
+    boot_id: str | None = None
+
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """retry: another one follows; not_retried: why none does, where somebody might have thought so."""
+
     number: int
     tasks: tuple[Task, ...] = ()
     ended_at: float | None = None
     reason: str | None = None
+    decided: Decided | None = None
+    retry: Retrying | None = None
+    not_retried: str | None = None
+
+    @property
+    def telling(self) -> Task | None:
+        """The task whose exit stands for the attempt: the one that decided it; else the first that failed, else the last."""
+        ended = [t for t in self.tasks if t.exit is not None]
+        decided = self.decided
+        if decided is not None and decided.role is not None:
+            return next((t for t in ended if (t.token.role, t.token.index) == (decided.role, decided.index)), None)
+        wanted = [t for t in ended if t.exit is not None and t.exit.ok == (decided is not None and decided.succeeded)]
+        if decided is not None and decided.succeeded:
+            return wanted[-1] if wanted else None
+        return wanted[0] if wanted else (ended[-1] if ended else None)
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +132,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: tuple[Attempt, ...] = ()
     stop: Stop | None = None
+    #: runs whose end it waits for
+    waits_for: tuple[After, ...] = ()
 
     @property
     def active(self) -> bool:
@@ -82,13 +149,34 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.active or any(t.live for a in self.attempts for t in a.tasks)
 
     @property
-    def exit(self) -> ExitInfo | None:
-        """The exit that stands for the run: the first failed task's of the last attempt that has one, else the last one's."""
+    def attempt(self) -> int:
+        """Number of the latest attempt; 0 before the first."""
+        return self.attempts[-1].number if self.attempts else 0
+
+    @property
+    def retry(self) -> Retrying | None:
+        """It waits between two attempts."""
+        return self.attempts[-1].retry if self.attempts and self.active else None
+
+    @property
+    def telling(self) -> Task | None:
+        """The task whose exit stands for the run."""
         for attempt in reversed(self.attempts):
-            exits = [t.exit for t in attempt.tasks if t.exit is not None]
-            if exits:
-                return next((e for e in exits if not e.ok), exits[-1])
+            if any(t.exit is not None for t in attempt.tasks):
+                return attempt.telling
         return None
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """The exit that stands for the run."""
+        task = self.telling
+        return None if task is None else task.exit
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What that exit means, where it is not a success."""
+        task = self.telling
+        return None if task is None else task.diagnosis
 
 
 class PastRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,6 +50,16 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     position: int = 0
 
 
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """So many jobs that are alike in these. position: of the newest event of any of them."""
+
+    status: str
+    reason: str | None
+    busy: bool
+    count: int
+    position: int
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a reqId led to, so that the same request again is answered by the same run."""
 
@@ -123,6 +133,17 @@ class EventStore(Protocol):
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         """Jobs whose jid begins with `prefix`."""
+
+    def tally(self, prefix: str) -> list[Tally]:
+        """The jobs whose jid begins with `prefix`, counted by status, reason and busy; in no order."""
+
+    def group(
+        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        """Jobs whose jid begins with `prefix`, shorter jids before longer ones, so that numbers at their ends are in order.
+
+        after: only what comes behind this jid, which need not be there. statuses: only jobs with one of these.
+        """
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         """What this user's reqId led to, remembered for at least 24 hours."""

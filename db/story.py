@@ -17,7 +17,9 @@ from .events import (
     AgentStarted,
     AgentStartFailed,
     AgentStartRequested,
+    AttemptDecided,
     AttemptEnded,
+    DependencyEnded,
     Event,
     JobFolded,
     LogCompacted,
@@ -30,6 +32,7 @@ from .events import (
     SupervisorStopped,
     SystemFolded,
     TaskEnded,
+    TaskHeld,
     TaskPlaced,
     TaskStarted,
     type_of,
@@ -76,9 +79,11 @@ def _gap(gap: float | None) -> str:
 def sentence(event: Event) -> str:
     """What happened."""
     match event:
-        case RunRequested() | StopRequested() | AttemptEnded() | RunEnded() | RunPurged():
+        case RunRequested() | StopRequested() | RunEnded() | RunPurged() | DependencyEnded():
             return _of_run(event)
-        case TaskPlaced() | TaskStarted() | TaskEnded():
+        case AttemptDecided() | AttemptEnded():
+            return _of_attempt(event)
+        case TaskPlaced() | TaskStarted() | TaskHeld() | TaskEnded():
             return _of_task(event)
         case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentGone():
             return _of_agent(event)
@@ -115,20 +120,34 @@ def _of_checkpoint(event: JobFolded | AgentFolded | SystemFolded) -> str:
             assert_never(event)
 
 
-def _of_run(event: RunRequested | StopRequested | AttemptEnded | RunEnded | RunPurged) -> str:
+def _of_attempt(event: AttemptDecided | AttemptEnded) -> str:
+    attempt = f"run {event.serial} attempt {event.attempt}"
+    match event:
+        case AttemptDecided():
+            by = "" if event.role is None else f" by {event.role}/{event.index}"
+            return f"{attempt} is decided{by}, it {'succeeds' if event.succeeded else 'fails'}: {_said(event.reason)}"
+        case AttemptEnded():
+            again = "" if event.retry is None else f"; another one follows after {event.retry.delay_secs:g} s: {_said(event.retry.reason)}"
+            no = "" if event.not_retried is None else f"; no other follows: {_said(event.not_retried)}"
+            return f"{attempt} ended: {_said(event.reason)}{again}{no}"
+        case _:
+            assert_never(event)
+
+
+def _of_run(event: RunRequested | StopRequested | RunEnded | RunPurged | DependencyEnded) -> str:
     match event:
         case RunRequested():
             spec = event.spec
             named = f" {_said(spec.sim_name)!r}" if spec.sim_name else ""
             return (
                 f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
-                f" {spec.driver} (request {event.req_id})"
+                f" {spec.driver} (request {event.req_id})" + _asked(event)
             )
         case StopRequested():
             note = f": {_said(event.note)}" if event.note else ""
             return f"run {event.serial} is to stop ({event.reason}), asked by {event.by}, grace {event.grace_secs:g} s{note}"
-        case AttemptEnded():
-            return f"run {event.serial} attempt {event.attempt} ended: {_said(event.reason)}"
+        case DependencyEnded():
+            return f"run {event.serial} waited for run {event.compute_job_serial} of {event.compute_jid}, which is {event.status}"
         case RunEnded():
             why = f" ({event.reason})" if event.reason else ""
             return f"run {event.serial} is {event.status}{why}" + (f": {_said(event.error)}" if event.error else "")
@@ -138,17 +157,31 @@ def _of_run(event: RunRequested | StopRequested | AttemptEnded | RunEnded | RunP
             assert_never(event)
 
 
-def _of_task(event: TaskPlaced | TaskStarted | TaskEnded) -> str:
+def _asked(event: RunRequested) -> str:
+    roles = ", ".join(f"{role.tasks} x {role.name}" for role in event.spec.roles)
+    waits = f"; it waits for {len(event.waits_for)} other runs" if event.waits_for else ""
+    return (f": {roles}" if roles else "") + waits
+
+
+def _of_task(event: TaskPlaced | TaskStarted | TaskHeld | TaskEnded) -> str:
     match event:
         case TaskPlaced():
             return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
         case TaskStarted():
             return f"{_task(event.token)} started: pid {event.pid} on {event.host}"
+        case TaskHeld():
+            how = _said(event.exit.sentence())
+            return f"{_task(event.token)} failed and is kept for {event.secs:g} s, so that it can be looked at: {how}"
         case TaskEnded():
             stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
-            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}"
+            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}{_meaning(event)}"
         case _:
             assert_never(event)
+
+
+def _meaning(event: TaskEnded) -> str:
+    found = event.diagnosis
+    return "" if found is None or event.exit.stop_reason else f" ({found.phrase}, {found.type})"
 
 
 def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone) -> str:

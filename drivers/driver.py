@@ -4,12 +4,13 @@ Where an agent lives: `start`, `find`, `stop`, `evidence`. How a task is launche
 No base class, nothing to inherit: a driver is whatever passes tests/contracts/.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..protocol.ids import AgentKey, Token
-from ..protocol.messages import TaskSpec
+from ..protocol.ids import AgentKey, OpId, Token
+from ..protocol.messages import Shared, TaskRun, TaskSpec
 
 Handle = dict[str, Any]
 
@@ -73,12 +74,18 @@ class TaskDriver(Protocol):
     """How tasks are launched. `place` is the agent key they were placed with: it says whose they are and where.
 
     What happens is reported in the words of the wire, to whom this was made for: `RunStatusUpdate` for one execution that
-    changed, `Snapshot` for every one that is known at a place. Reports may come late, twice and out of order; an end is
-    reported again, whenever it is asked for, until it is settled.
+    changed, `Snapshot` for every one that is known at a place, `PortsProbed` for a probe. Reports may come late, twice and out of
+    order; an end is reported again, whenever it is asked for, until it is settled.
     """
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         """Ask for this execution. A token is launched at most once, and never after its `stop`: asking again is harmless."""
+
+    def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
+        """The same for tasks of one attempt; each has `shared` besides its own."""
+
+    def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
+        """Ask which of these ports nobody could listen on there now. No answer means that nobody can tell."""
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
         """Ask for its end: SIGTERM, grace, SIGKILL of everything. A token that was not launched is ended before it began."""

@@ -5,15 +5,15 @@ the place and speaks for it; of commands a few are played. `Place` is the world 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.exits import ExitInfo
-from ..protocol.ids import AgentKey, Token, op_id
-from ..protocol.messages import Execution, RunStatusUpdate, Snapshot, TaskSpec
+from ..protocol.ids import AgentKey, OpId, Token, op_id
+from ..protocol.messages import Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
 
@@ -26,7 +26,10 @@ class Entry(msgspec.Struct):
 
 
 class Place:
-    """Where the fake agents live. `broken`: a sentence that every start is refused with; `silent`: nobody can tell what runs."""
+    """Where the fake agents live. `broken`: a sentence that every start is refused with; `silent`: nobody can tell what runs.
+
+    `taken`: ports that strangers listen on.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -38,6 +41,7 @@ class Place:
         self.files: dict[tuple[AgentKey, str], bytes] = {}
         self.broken: str | None = None
         self.silent = False
+        self.taken: set[int] = set()
         self.boot = 1
 
     def living(self, key: AgentKey) -> Entry | None:
@@ -105,7 +109,7 @@ class FakeDriver:
         """Nothing is held: agents are the place's."""
 
 
-Report = Callable[[AgentKey, RunStatusUpdate | Snapshot], None]
+Report = Callable[[AgentKey, RunStatusUpdate | Snapshot | PortsProbed], None]
 
 
 class FakeTasks:
@@ -129,6 +133,14 @@ class FakeTasks:
                 self._spent(place).add(token)
                 self._plays(place, token, spec)
         self._tell(place, RunStatusUpdate(execution=known[token]))
+
+    def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
+        for task in tasks:
+            self.launch(place, task.token, task.spec)
+
+    def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
+        if not self.place.silent:
+            self._tell(place, PortsProbed(op_id=op_id, busy=tuple(p for p in ports if p in self.place.taken)))
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
         if self.place.silent:
@@ -183,7 +195,7 @@ class FakeTasks:
     def _spent(self, place: AgentKey) -> set[Token]:
         return self.place.spent.setdefault(place, set())
 
-    def _tell(self, place: AgentKey, message: RunStatusUpdate | Snapshot) -> None:
+    def _tell(self, place: AgentKey, message: RunStatusUpdate | Snapshot | PortsProbed) -> None:
         asyncio.get_running_loop().call_soon(self._report, place, message)
 
 

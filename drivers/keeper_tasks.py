@@ -3,11 +3,11 @@
 The agent and its keeper keep the promises (agent/session, agent/keeping); here a verb becomes the message that asks for it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, Token, base62, op_id
-from ..protocol.messages import Cancel, Run, RunAck, RunStatus, TaskSpec, ToAgent
+from ..protocol.ids import AgentKey, OpId, Token, base62, op_id
+from ..protocol.messages import Cancel, ProbePorts, Run, RunAck, RunStatus, RunTasks, Shared, TaskRun, TaskSpec, ToAgent
 from .driver import AgentDriver
 
 Send = Callable[[AgentKey, ToAgent], None]
@@ -25,6 +25,12 @@ class KeeperTasks:
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         self._send(place, Run(op_id=op_id(token, "run"), token=token, spec=spec))
+
+    def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
+        self._send(place, RunTasks(op_id=base62(self._entropy(32), 32), shared=shared, tasks=tuple(tasks)))
+
+    def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
+        self._send(place, ProbePorts(op_id=op_id, ports=tuple(ports)))
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
         self._send(place, Cancel(op_id=op_id(token, "cancel"), token=token, reason=reason, grace_secs=grace_secs))

@@ -3,6 +3,8 @@
 A `Refusal` is the normal way to say no. It changes nothing, is counted by its code, and never carries a stack trace.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -16,6 +18,7 @@ class Code(msgspec.Struct, frozen=True):
 
 CODES: dict[str, Code] = {
     "badRequest": Code(400, False, "correct the request and send it again"),
+    "resourceExceeded": Code(400, False, "ask for less, or have the operator add machines"),
     "unauthenticated": Code(401, False, "send the secret as 'Authorization: Bearer ...'"),
     "notFound": Code(404, False, "check the id; 'jobscribe job list' shows what there is"),
     "methodNotAllowed": Code(405, False, "see the API page for the method of this address"),
@@ -27,6 +30,7 @@ CODES: dict[str, Code] = {
     "replyTooLarge": Code(413, False, "ask for less, or download it as a file"),
     "notReady": Code(409, True, "wait until the run has started, then send the same request again"),
     "anotherRun": Code(409, False, "wait for the other run, cancel it, or use another simulation"),
+    "dependencyNever": Code(409, False, "leave the dependency out, or submit what it waits for again"),
     "staleSerial": Code(409, False, "ask for the status again and use the serial it names"),
     "alreadyEnded": Code(409, False, "nothing needs to be done; ask for the status"),
     "conflict": Code(409, True, "send the same request again"),
@@ -57,18 +61,19 @@ CODES: dict[str, Code] = {
 
 
 class Refusal(Exception):
-    """A request or message that is not carried out. `code` is a key of CODES; `sentence` is for a person."""
+    """A request or message that is not carried out. `code` is a key of CODES; `sentence` is for a person, `more` for programs."""
 
-    def __init__(self, code: str, sentence: str) -> None:
+    def __init__(self, code: str, sentence: str, more: Mapping[str, object] | None = None) -> None:
         super().__init__(f"{code}: {sentence}")
         self.code = code
         self.sentence = sentence
+        self.more = dict(more or {})
 
     @property
     def http(self) -> int:
         return CODES[self.code].http
 
     def body(self) -> dict[str, object]:
-        """The form that crosses the wire: state, code, error (the sentence), advice, retry."""
+        """The form that crosses the wire: state, code, error (the sentence), advice, retry, and what there is more."""
         c = CODES[self.code]
-        return {"state": "error", "code": self.code, "error": self.sentence, "advice": c.advice, "retry": c.retry}
+        return {"state": "error", "code": self.code, "error": self.sentence, "advice": c.advice, "retry": c.retry, **self.more}

@@ -24,6 +24,7 @@ FAULTS = {
     "noShell": "install a shell as /bin/sh on the machine of the agent",
     "diskFull": "free the disk that is named, then submit it again",
     "notWritable": "make what is named writable for the user the agent runs as, then submit it again",
+    "portTaken": "choose ports that nobody else listens on, or leave them out: free ones are found then",
 }
 
 

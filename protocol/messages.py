@@ -11,6 +11,7 @@ import msgspec
 from . import reports
 from .exits import ExitInfo, Instant, Span
 from .ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
+from .roles import PortNumber
 
 PROTOCOL_VERSION = 1
 
@@ -57,6 +58,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     time_limit_secs: Secs | None = None
     grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
     core_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    #: of this task alone: nobody else may listen on them when it starts
+    ports: tuple[PortNumber, ...] = ()
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -86,6 +89,36 @@ class Run(_Message, frozen=True, kw_only=True, tag="run"):
     op_id: OpId
     token: Token
     spec: TaskSpec
+
+
+class TaskRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """One task of a gang. What it shares with the others comes beside it."""
+
+    op_id: OpId
+    token: Token
+    spec: TaskSpec
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What all tasks of an attempt have: variables (where each of them is, for instance), and the text of `job.json`."""
+
+    env: dict[str, str]
+    job: str
+
+
+class RunTasks(_Message, frozen=True, kw_only=True, tag="run_tasks"):
+    """Start these executions of one attempt, each as `run` does."""
+
+    op_id: OpId
+    shared: Shared
+    tasks: tuple[TaskRun, ...]
+
+
+class ProbePorts(_Message, frozen=True, kw_only=True, tag="probe_ports"):
+    """Which of these ports can nobody listen on now? Answered by `ports_probed`."""
+
+    op_id: OpId
+    ports: tuple[PortNumber, ...]
 
 
 class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
@@ -163,7 +196,7 @@ class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     stop_jobs: bool = False
 
 
-ToAgent = Run | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | Kill
+ToAgent = Run | RunTasks | ProbePorts | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | Kill
 
 
 # ---- agent -> supervisor
@@ -234,6 +267,38 @@ class RunReport(_Message, frozen=True, kw_only=True, tag="run_report"):
     at: Instant
 
 
+class PortsProbed(_Message, frozen=True, kw_only=True, tag="ports_probed"):
+    """Answer to `probe_ports`."""
+
+    op_id: OpId
+    busy: tuple[PortNumber, ...]
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """What an execution took, all its processes together. None: not known, which is not 0.
+
+    cpu_percent: since the sample before, 100 is one core. memory_bytes: now, shared pages counted once. cpu_secs, read_bytes,
+    written_bytes: since its start. gpu_percent: the mean of its cards since the sample before.
+    """
+
+    token: Token
+    at: Instant
+    cpu_percent: Span | None
+    cpu_secs: Span | None
+    memory_bytes: Offset | None
+    read_bytes: Offset | None
+    written_bytes: Offset | None
+    processes: Offset | None
+    gpu_percent: Span | None
+    gpu_memory_bytes: Offset | None
+
+
+class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
+    """Volatile: the newest counts, none is owed."""
+
+    samples: tuple[Sample, ...]
+
+
 class OpError(_Message, frozen=True, kw_only=True, tag="error"):
     """An op failed; `code` is one of protocol.errors.CODES."""
 
@@ -242,7 +307,7 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
     error: Text
 
 
-ToSupervisor = Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | OpError
+ToSupervisor = Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | PortsProbed | Samples | OpError
 
 Direction = Literal["to_agent", "to_supervisor"]
 UNIONS: dict[str, Any] = {"to_agent": ToAgent, "to_supervisor": ToSupervisor}

@@ -4,16 +4,15 @@ A request names its user (`uid`); the supervisor checks it against the job's. Ev
 a `reqId`, which makes it safe to send again for 24 hours.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .ids import ComputeJid, ComputeModel, Driver, ReqId, Sid, SimulationType, Uid
+from .ids import Arg, ComputeJid, ComputeModel, Driver, EnvName, Index, ReqId, Role, Sid, SimulationType, Uid
 from .messages import JobCmd, Offset, Stream
+from .roles import MAX_ROLES, After, Retry, TaskRole
 from .status import Kind, Status
 
-Arg = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024)]
-EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")]
 Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
 Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
@@ -30,7 +29,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class RunSpec(_Request, frozen=True, kw_only=True):
     """One run, as it is asked for and as it is stored in the log.
 
-    Either `command` or, for an app's run, `data`: the simulation as its user has it (`models`, `report`, ...).
+    Either `command`, or `roles` for a run of many tasks, or, for an app's run, `data`: the simulation as its user has it
+    (`models`, `report`, ...).
     hash: computeJobHash; where the caller has none, the supervisor digests type, model, command, wrap, env and data.
     Times are seconds. `time_limit_secs` counts from the start of the process, `queue_limit_secs` from the submission.
     """
@@ -51,6 +51,14 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
     core_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
     sim_name: Sentence | None = None
+    roles: Annotated[tuple[TaskRole, ...], msgspec.Meta(max_length=MAX_ROLES)] = ()
+    #: None: nothing is tried again
+    retry: Retry | None = None
+    #: a task that fails by itself is kept so long, with all that it holds, for somebody to look at
+    debug_secs: Annotated[float, msgspec.Meta(gt=0, le=30 * 86400)] | None = None
+    after: Annotated[tuple[After, ...], msgspec.Meta(max_length=1_000)] = ()
+    #: of the runs of this user and simulation, so many at once
+    at_once: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
     #: what the user's account was at the submission, in the words of the front end; some plans keep their runs for ever
     active_plan: Plan | None = None
 
@@ -94,6 +102,16 @@ class RunCancel(_Request, frozen=True, kw_only=True):
     reason: Sentence = ""
 
 
+class RunRelease(_Request, frozen=True, kw_only=True):
+    """Give back tasks that were kept for debugging: of this role and index, or of the whole run. Repeating it is harmless."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    role: Role | None = None
+    index: Index | None = None
+
+
 class JobList(_Request, frozen=True, kw_only=True):
     """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from."""
 
@@ -105,18 +123,32 @@ class JobList(_Request, frozen=True, kw_only=True):
 
 
 class JobLog(_Request, frozen=True, kw_only=True):
-    """Bytes of a stream of one attempt (0: the latest) of the current run; refused where that has another serial (0: any)."""
+    """Bytes of a stream of one attempt (0: the latest) of the current run; refused where that has another serial (0: any).
+
+    role, index: of this task; without them, of the task whose exit stands for the attempt, or else its first.
+    """
 
     uid: Uid
     compute_jid: ComputeJid
     compute_job_serial: KnownSerial = 0
     attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    role: Role | None = None
+    index: Index = 0
     stream: Stream = "stdout"
     offset: Offset = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 64 * 1024
     #: negative offset from the end, as `tail -c` has it; wins over `offset`
     tail: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)] = 0
     wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
+
+
+class JobTasks(_Request, frozen=True, kw_only=True):
+    """The attempts of the current run, and the tasks of one of them (0: the latest)."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
 
 
 class JobStory(_Request, frozen=True, kw_only=True):
@@ -190,3 +222,78 @@ class Trace(_Request, frozen=True, kw_only=True):
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{4,128}\Z")]
     uid: Uid | None = None
     logs: bool = False
+
+
+class RunPlan(_Request, frozen=True, kw_only=True):
+    """What would this run be? Nothing is stored; answered with its tasks, where they would be, their commands and environments."""
+
+    run: RunSpec
+
+
+#: What may be asked for of a group's runs. failed: over, and not completed.
+GroupStatus = Literal["pending", "running", "completed", "canceled", "error", "job_run_purged", "failed"]
+#: The text of an array's indices, as `arrays.parse_indices` reads it.
+IndexText = Annotated[str, msgspec.Meta(min_length=1, max_length=80_000)]
+
+
+class RunArray(_Request, frozen=True, kw_only=True):
+    """One run for each index (see `arrays`), answered when all are durable; that of index n has the reqId `<reqId>.<n>`."""
+
+    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    run: RunSpec
+    indices: IndexText
+
+
+class JobGroup(_Request, frozen=True, kw_only=True):
+    """How the runs of one simulation stand: counted, and one row each of a page of them (see `arrays` for their order).
+
+    after: the computeJid of the last row of the page before. limit: rows of a page; 0 for the counts alone, which wait for nothing
+    to be read. wait_secs: answer as soon as nothing is left of any of them, at the latest after so many seconds.
+    """
+
+    uid: Uid
+    simulation_id: Sid
+    status: GroupStatus | None = None
+    after: ComputeJid | None = None
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
+
+
+class GroupCancel(_Request, frozen=True, kw_only=True):
+    """Cancel the runs of one simulation, or some of them. Repeating it is harmless: it never hits a run that came later.
+
+    indices, models: only these; neither: all. status: only those that are as yet so.
+    """
+
+    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,40}\Z")]
+    uid: Uid
+    simulation_id: Sid
+    indices: IndexText | None = None
+    models: Annotated[tuple[ComputeModel, ...], msgspec.Meta(max_length=MAX_BULK)] | None = None
+    status: Literal["pending", "running"] | None = None
+    reason: Sentence = ""
+
+
+class RunDescription(_Request, frozen=True, kw_only=True):
+    """All runs of a job description (see protocol.description), submitted in dependency order, or none where anything is wrong with it.
+
+    The same request may be sent again: its runs are those of the first time.
+    """
+
+    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    uid: Uid
+    description: Any
+
+
+class JobMetrics(_Request, frozen=True, kw_only=True):
+    """What the tasks of the current run take (refused where it has another serial; 0: any).
+
+    series: with what they took over time, at least those of this role and index; the fewer, the finer.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    series: bool = False
+    role: Role | None = None
+    index: Index | None = None

@@ -16,12 +16,19 @@ PURGED: Final = "job_run_purged"
 ACTIVE: Final = frozenset({PENDING, RUNNING})
 
 #: Why a run was stopped. Written before the first signal is sent, so that an exit can always be told from its cause.
-StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown"]
+#: `decided`: the other tasks of its attempt had decided it.
+StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown", "decided"]
 
 #: Why a run ended as it did; `None` when its own exit says it all.
-EndReason = Literal["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "shutdown", "startFailed", "agentStartFailed"]
+EndReason = Literal[
+    "exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "shutdown", "startFailed", "agentStartFailed",
+    "dependency",
+]
 
 #: What a pending or stopping run is doing now.
-QueueState = Literal["agent", "op_slot", "run_dir", "cpu_slot", "starting", "stopping"]
+QueueState = Literal[
+    "dependency", "agent", "op_slot", "run_dir", "cpu_slot", "array_slot", "resources", "ports", "retry_wait", "starting", "stopping",
+    "debug_hold",
+]
 
 Kind = Literal["sequential", "parallel"]

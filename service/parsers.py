@@ -67,6 +67,17 @@ def port_number(value: Any) -> int:
     return number
 
 
+def port_range(value: Any) -> tuple[int, int]:
+    """First and last port, written "30000-32767". Raises ValueError."""
+    first, dash, last = text(value).partition("-")
+    if not dash:
+        raise ValueError('two ports with "-" between them, as in "30000-32767"')
+    low, high = port_number(first), port_number(last)
+    if not 1024 <= low <= high:
+        raise ValueError("two ports from 1024 up, the lower one first")
+    return low, high
+
+
 def pattern(value: Any) -> str:
     try:
         re.compile(text(value))

@@ -1,4 +1,4 @@
-"""What must be in order before a supervisor may start: secrets, keys, and who can reach its listeners.
+"""What must be in order before a supervisor may start: secrets, keys, who can reach its listeners, and a site's own exit table.
 
 `problems` finds everything at once, for a person; `check` is the door: the first problem is a Refusal.
 """
@@ -16,7 +16,7 @@ _DEFAULTS = ("secret", "password", "changeme", "change-me", "example", "default"
 
 
 def check(settings: Settings) -> None:
-    """Raises Refusal("unsafe") with the reason unless a supervisor may start with these settings."""
+    """Raises Refusal("unsafe") or Refusal("badConfig") with the reason unless a supervisor may start with these settings."""
     for problem in problems(settings):
         raise problem
 
@@ -35,6 +35,8 @@ def problems(settings: Settings) -> Iterator[Refusal]:
         yield from _attempt(s.server_secret_file)
     if s.agents_tls_key is not None:
         yield from _private("supervisor.agents_tls_key", s.agents_tls_key)
+    if settings.exits.table is not None:
+        yield from _table(settings.exits.table)
 
 
 def check_server(settings: Settings) -> None:
@@ -79,6 +81,15 @@ def _unsafe(sentence: str) -> Refusal:
 def _attempt(path: str) -> Iterator[Refusal]:
     try:
         read_secret(path)
+    except Refusal as problem:
+        yield problem
+
+
+def _table(path: str) -> Iterator[Refusal]:
+    from .exit_table import load
+
+    try:
+        load(path)
     except Refusal as problem:
         yield problem
 

@@ -11,7 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..protocol.errors import Refusal
-from .parsers import Parser, app_list, boolean, count, one_of, or_none, pattern, port_number, positive_seconds, seconds, size, text, words
+from .parsers import (
+    Parser,
+    app_list,
+    boolean,
+    count,
+    one_of,
+    or_none,
+    pattern,
+    port_number,
+    port_range,
+    positive_seconds,
+    seconds,
+    size,
+    text,
+    words,
+)
 
 
 def _is(default: Any, parser: Parser, about: str) -> Any:
@@ -47,6 +62,21 @@ class SlotSettings:
         object.__setattr__(self, "op_run", self.op_run or max(self.local_sequential, self.local_parallel))
 
 
+def _memory_mb() -> int:
+    """All memory of this machine, MiB."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceSettings:
+    """What tasks of runs with roles may hold together. Other runs take a slot, and are not counted here."""
+
+    local_cpu: int = _is(lambda: len(os.sched_getaffinity(0)), count, "cores of this machine for tasks of runs with roles")
+    local_memory_mb: int = _is(_memory_mb, count, "memory of this machine for them, in MiB")
+    local_gpus: tuple[str, ...] = _is(("auto",), words, "GPUs for them, by number or UUID (auto: those that NVIDIA's library finds)")
+    local_ports: tuple[int, int] = _is((30_000, 32_767), port_range, "ports of this machine for them")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LimitSettings:
     agent_start_secs: float = _is(10.0, positive_seconds, "a started agent must report within")
@@ -60,6 +90,7 @@ class LimitSettings:
     call_secs: float = _is(30.0, positive_seconds, "an app may compute the answer to a page so long, where the request does not say")
     calls_per_user: int = _is(64, count, "calls and downloads of one user at once")
     upload_bytes: int = _is(1024**3, size, "the largest file that a user may upload")
+    debug_secs: float = _is(604_800.0, positive_seconds, "a failed task may be kept for debugging so long, with all that it holds")
     lease_secs: float = _is(86400.0, positive_seconds, "ports leased to a simulation are given back when it does not ask for so long")
 
 
@@ -111,18 +142,25 @@ class AppSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExitSettings:
+    table: str | None = _is(None, or_none(text), "file with rows for the exit table, before or in place of those that ship")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(lambda: os.path.expanduser("~/.jobscribe"), text, "everything the supervisor keeps; on a local disk")
     user_root: str = _is("", text, "users' run directories, the same path on every host that runs jobs (default: user/ in the root)")
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     slots: SlotSettings = field(default_factory=SlotSettings)
+    resources: ResourceSettings = field(default_factory=ResourceSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     log: LogSettings = field(default_factory=LogSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
     keeper: KeeperSettings = field(default_factory=KeeperSettings)
     apps: AppSettings = field(default_factory=AppSettings)
     purge: PurgeSettings = field(default_factory=PurgeSettings)
+    exits: ExitSettings = field(default_factory=ExitSettings)
     #: where the values came from, by name; what is not in it is a default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -164,8 +202,9 @@ def _settings() -> dict[str, Setting]:
 
 
 GROUPS: dict[str, type[Any]] = {
-    "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "limits": LimitSettings, "log": LogSettings,
+    "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "resources": ResourceSettings, "limits": LimitSettings, "log": LogSettings,
     "output": OutputSettings, "keeper": KeeperSettings, "apps": AppSettings, "purge": PurgeSettings,
+    "exits": ExitSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

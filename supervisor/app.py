@@ -22,6 +22,7 @@ from ..db.sqlite import SqliteStore
 from ..db.state import Job
 from ..db.store import Appended, Batch, Write
 from ..drivers.driver import AgentDriver, Capacity, TaskDriver
+from ..drivers.gpus import cards
 from ..drivers.keeper_tasks import KeeperTasks
 from ..drivers.local import LocalDriver
 from ..protocol.errors import Refusal
@@ -33,19 +34,20 @@ from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
 from ..runtime.lag import LoopLag
 from ..runtime.log import capture_logging, log_uncaught
+from ..service.exit_table import load as load_exits
 from ..service.log import open_log
 from ..service.notify import Notifier
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
-from . import hub as hub_module
 from .calls import Calls
 from .core.effects import Effect
 from .core.inputs import Now
+from .core.rooms import Node
 from .core.world import Policy
 from .desk import Desk
 from .engine import Engine
 from .feed import Feed
-from .hub import Hub
+from .hub import Hub, application as agents_application
 from .leases import Leases
 from .library import Library
 from .listening import Bound, bound, patient, port_of
@@ -58,6 +60,7 @@ from .pulse import Pulse
 from .purging import Purging
 from .requests import MAX_BODY
 from .root import Root
+from .samples import Metering
 from .strays import ask_for_all
 from .uploads import Uploads
 from .watchdog import Watchdog
@@ -131,8 +134,7 @@ class _Supervisor:
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
         self._fatal: Refusal | None = None
-        self._boot_id, self._clock = clock.boot_id(), clock.SystemClock()
-        self.url = ""
+        self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())
         self._agents_key = self._redactor.add(root.secret("agents")).encode()
@@ -142,8 +144,7 @@ class _Supervisor:
         )
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
-        self._counters = Counters()
-        lag.say = self._log
+        self._counters, lag.say = Counters(), self._log
         self._store = SqliteStore(
             root / "db" / "events.sqlite", self._deliver, point=lambda p: crashpoints.reached("supervisor." + p),
         )
@@ -156,8 +157,11 @@ class _Supervisor:
         self._engine = Engine(self._policy(), self._store, self)
         self._watchdog = Watchdog(notifier, self._store, self._standing)
         self._progress = Progress(self._engine, self._counters)
-        pace = Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs)
-        self._hub = Hub(self._engine, self._progress, self._log, self._counters, self._agent_id, self._session, pace=pace)
+        self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
+        self._hub = Hub(
+            self._engine, self._progress, self._metering, self._log, self._counters, self._agent_id, self._session,
+            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
+        )
         self._pulse = Pulse(self._hub)
         tasks = self._task_drivers()
         outputs = Outputs(self._hub, tasks, secrets.token_bytes)
@@ -176,7 +180,7 @@ class _Supervisor:
         self._servers: list[tornado.httpserver.HTTPServer] = []
         self._counters.measure(
             loop=lag.said, engine=self._engine.sizes, desk=self._desk.sizes, performer=self._performer.sizes, hub=self._hub.sizes,
-            live=self._live.sizes, process=process,
+            live=self._live.sizes, metering=self._metering.sizes, process=process,
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
@@ -199,6 +203,7 @@ class _Supervisor:
     def projected(self, job: Job, position: int, at: float) -> None:
         self._records.mark(job, position, at)
         self._desk.projected(job)
+        self._metering.settle(job)
         self._live.changed(job, position)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
@@ -238,7 +243,7 @@ class _Supervisor:
         self._live.position = self._store.head()
         self._engine.start()
         # not before: who connects to an engine that has not folded its log yet is forgotten when it does
-        self._listen(agents, hub_module.application(self._hub), tls=tls)
+        self._listen(agents, agents_application(self._hub), tls=tls)
         if self._set_back:
             ask_for_all(self._root / "agent", self._drivers, self._desk)
         self._purging.start()
@@ -328,11 +333,9 @@ class _Supervisor:
         unsent = Unsent()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
-        return Services(self._desk, calls, self._live, self._uploads, leases, self._secret, unsent)
+        return Services(self._desk, calls, self._live, self._uploads, leases, self._secret, unsent, self._metering)
 
-    def _listen(
-        self, sockets: Bound, application: Any, *, tls: ssl.SSLContext | None = None, body: int | None = None,
-    ) -> None:
+    def _listen(self, sockets: Bound, application: Any, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> None:
         server = tornado.httpserver.HTTPServer(application, ssl_options=tls, max_body_size=body, max_header_size=64 * 1024)
         server.add_sockets(patient(sockets, self.noticed))
         self._servers.append(server)
@@ -392,6 +395,16 @@ class _Supervisor:
             agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
             time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs,
             kept_plans=frozenset(self._settings.purge.kept_plans), serial_floor=self._serial_floor,
+            nodes={"local": (self._node(),)}, exits=load_exits(self._settings.exits.table), debug_secs=limits.debug_secs,
+        )
+
+    def _node(self) -> Node:
+        """This machine, as runs with roles see it."""
+        r = self._settings.resources
+        gpus = cards() if r.local_gpus == ("auto",) else r.local_gpus
+        first, last = r.local_ports
+        return Node(
+            host="localhost", address="127.0.0.1", cpu=r.local_cpu, memory_mb=r.local_memory_mb, gpus=gpus, first_port=first, last_port=last,
         )
 
     def _records_failed(self, sentence: str) -> None:

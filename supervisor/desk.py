@@ -7,35 +7,44 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
-from ..db.state import Job
+from ..db.projection import attempt, roles, task
+from ..db.state import Job, Task
 from ..drivers.driver import AgentDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, split_jid
 from ..protocol.messages import LogChunk
-from ..protocol.requests import JobLog, RunCancel, RunMany, RunSimulation, RunSpec, RunStatusRequest
+from ..protocol.requests import JobLog, JobTasks, RunCancel, RunMany, RunRelease, RunSimulation, RunSpec, RunStatusRequest
 from ..protocol.status import PURGED
 from ..runtime.log import Log
 from .core.effects import AgentReady, ReplyRefusal, ReplyStatus
-from .core.inputs import Cancel, Input, Now, Submit, WantAgent
+from .core.inputs import Cancel, Input, Now, Release, Submit, WantAgent
 from .core.status import missing, status
+from .core.tasks import task_dir
 from .engine import Durable, Engine
 from .feed import Feed
+from .how_ended import Ends
 from .metrics import Counters
 from .outputs import Outputs
 from .progress import Progress
 from .requests import check_spec
 from .why import why
 
+#: Of the attempts of a run, so many are told: the latest ones.
+ATTEMPTS_SHOWN = 100
 #: Runs of one bulk request that are decided in one go; between these the loop serves others.
 SLICE = 64
 #: A request is answered within this time, also when the store does not say whether it is durable.
 ANSWER_SECS = 30.0
+#: The beginning of a computeJid that names its group, `<uid>-<sid>`.
+_GROUP = 17
 #: On top of the tries to start an agent: the pauses between them.
 _BETWEEN_STARTS_SECS = 2.0
+
+T = TypeVar("T")
 
 
 class Desk:
@@ -56,12 +65,13 @@ class Desk:
         #: handles of bulk requests: they are told less, for describing a waiting run means counting who is ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        self.ends = Ends(engine.store)
 
     def sizes(self) -> dict[str, int]:
         """Who waits, counted."""
         return {
             "waiting": len(self._waiting), "brief": len(self._brief), "watched": len(self._watchers), "early": len(self._early),
-            "reported": self.progress.size,
+            "reported": self.progress.size, "ends": len(self.ends),
         }
 
     # ---- effects
@@ -94,8 +104,9 @@ class Desk:
     def projected(self, job: Job) -> None:
         """A job changed durably: whoever waits for it looks again."""
         self.progress.settle(job)
-        for event in self._watchers.get(job.jid, ()):
-            event.set()
+        for watched in (job.jid, job.jid[:_GROUP]):
+            for event in self._watchers.get(watched, ()):
+                event.set()
 
     # ---- requests
 
@@ -105,13 +116,26 @@ class Desk:
         return await self._answer(input_.handle, future)
 
     async def submit_many(self, request: RunMany) -> list[dict[str, Any]]:
-        """All in order; each is accepted or refused by itself."""
+        return await self.submit_each(RunSimulation(req_id=f"{request.req_id}.{n}", run=spec) for n, spec in enumerate(request.runs))
+
+    async def submit_each(self, requests: Iterable[RunSimulation]) -> list[dict[str, Any]]:
+        """All in order; each is accepted or refused by itself. They are made when it is their turn."""
+        return await self._each(requests, self._submission)
+
+    async def cancel_each(self, requests: Iterable[RunCancel]) -> list[dict[str, Any]]:
+        """The same for cancels."""
+        return await self._each(requests, self._cancellation)
+
+    async def _each(
+        self, requests: Iterable[T], prepared: Callable[[T], tuple[asyncio.Future[dict[str, Any]], Submit | Cancel]],
+    ) -> list[dict[str, Any]]:
         asked: list[tuple[int, asyncio.Future[dict[str, Any]]] | Refusal] = []
-        for first in range(0, len(request.runs), SLICE):
+        left = iter(requests)
+        while slice_ := tuple(itertools.islice(left, SLICE)):
             inputs: list[Input] = []
-            for n, spec in enumerate(request.runs[first : first + SLICE], first):
+            for request in slice_:
                 try:
-                    future, input_ = self._submission(RunSimulation(req_id=f"{request.req_id}.{n}", run=spec))
+                    future, input_ = prepared(request)
                     self._brief.add(input_.handle)
                     asked.append((input_.handle, future))
                     inputs.append(input_)
@@ -125,8 +149,13 @@ class Desk:
         return [a.body() if isinstance(a, Refusal) else await _or_refusal(self._answer(*a, until=until)) for a in asked]
 
     async def cancel(self, request: RunCancel) -> dict[str, Any]:
+        future, input_ = self._cancellation(request)
+        self.engine.tell(input_)
+        return await self._answer(input_.handle, future)
+
+    async def release(self, request: RunRelease) -> dict[str, Any]:
         handle, future = self._handle()
-        self.engine.tell(Cancel(handle, request))
+        self.engine.tell(Release(handle, request))
         return await self._answer(handle, future)
 
     async def _answer(self, handle: int, future: asyncio.Future[dict[str, Any]], *, until: float | None = None) -> dict[str, Any]:
@@ -141,21 +170,32 @@ class Desk:
             self._waiting.pop(handle, None)
             self._brief.discard(handle)
 
-    def _submission(self, request: RunSimulation) -> tuple[asyncio.Future[dict[str, Any]], Submit]:
-        check_spec(request.run, self.apps)
-        if request.run.driver not in self.drivers:
-            raise Refusal("badRequest", f"there is no driver {request.run.driver!r}; there are: {', '.join(self.drivers)}")
-        handle, future = self._handle()
-        return future, Submit(handle, self._with_house_limits(request), self._run_dir(request.run))
+    def check(self, spec: RunSpec) -> None:
+        """Can there be such a run here? Raises Refusal."""
+        check_spec(spec, self.apps)
+        if spec.driver not in self.drivers:
+            raise Refusal("badRequest", f"there is no driver {spec.driver!r}; there are: {', '.join(self.drivers)}")
 
-    def _with_house_limits(self, request: RunSimulation) -> RunSimulation:
-        """The limits of this house, where the run has none of its own: on record with it, whatever the configuration says later."""
-        policy, run = self.engine.policy, request.run
-        run = msgspec.structs.replace(
-            run, time_limit_secs=run.time_limit_secs or policy.time_limit_secs,
-            queue_limit_secs=run.queue_limit_secs or policy.queue_limit_secs,
+    def _cancellation(self, request: RunCancel) -> tuple[asyncio.Future[dict[str, Any]], Cancel]:
+        handle, future = self._handle()
+        return future, Cancel(handle, request)
+
+    def _submission(self, request: RunSimulation) -> tuple[asyncio.Future[dict[str, Any]], Submit]:
+        request = msgspec.structs.replace(request, run=self.checked(request.run))
+        handle, future = self._handle()
+        return future, Submit(handle, request, self.run_dir(request.run))
+
+    def checked(self, spec: RunSpec) -> RunSpec:
+        """A run as it would be accepted. Raises Refusal.
+
+        The limits of this house, where it has none of its own, are on record with it, whatever the configuration says later.
+        """
+        self.check(spec)
+        policy = self.engine.policy
+        return msgspec.structs.replace(
+            spec, time_limit_secs=spec.time_limit_secs or policy.time_limit_secs,
+            queue_limit_secs=spec.queue_limit_secs or policy.queue_limit_secs,
         )
-        return msgspec.structs.replace(request, run=run)
 
     def _handle(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
         if self.draining:
@@ -165,7 +205,7 @@ class Desk:
         self._waiting[handle] = future
         return handle, future
 
-    def _run_dir(self, spec: RunSpec) -> str:
+    def run_dir(self, spec: RunSpec) -> str:
         return os.path.join(self.user_root, spec.uid, spec.simulation_type, spec.simulation_id, spec.compute_model)
 
     # ---- agents
@@ -261,7 +301,7 @@ class Desk:
 
     @contextlib.contextmanager
     def watching(self, jid: str) -> Iterator[asyncio.Event]:
-        """Set whenever the job changes durably."""
+        """Set whenever the job changes durably, or any job of a group `<uid>-<sid>`."""
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(jid, set())
         watchers.add(changed)
@@ -277,8 +317,34 @@ class Desk:
         reply = self.describe(entry, hash_=request.compute_job_hash, serial=request.compute_job_serial)
         run = entry.job.run
         tasks = run.attempts[-1].tasks if run and run.attempts else ()
-        folder = os.path.join(self.evidence_root, str(tasks[0].agent_key), "run", tasks[0].token.name) if tasks else None
+        task = (run.telling if run is not None else None) or (tasks[0] if tasks else None)
+        folder = None if task is None else self.evidence_folder(task)
         return {**why(reply, entry.job, folder), "status": reply}
+
+
+    def evidence_folder(self, task: Task) -> str:
+        """Where the files of one execution lie, on the machine of its agent."""
+        return os.path.join(self.evidence_root, str(task.agent_key), "run", task.token.name)
+
+    def tasks(self, request: JobTasks) -> dict[str, Any]:
+        """The attempts of the current run, and the tasks of one of them (0: the latest). Raises Refusal."""
+        entry = self.job(request.uid, request.compute_jid)
+        run = entry.job.run
+        if run is None or request.compute_job_serial not in (0, run.serial):
+            raise Refusal("staleSerial", f"run {request.compute_job_serial} of {request.compute_jid} is not the current one")
+        wanted = request.attempt or run.attempt
+        chosen = next((a for a in run.attempts if a.number == wanted), None)
+        if wanted and chosen is None:
+            raise Refusal("notFound", f"the run has no attempt {wanted}")
+        return {
+            "computeJid": entry.job.jid, "computeJobSerial": run.serial, "state": run.status, "attempt": wanted, "roles": roles(run),
+            "attempts": [{k: v for k, v in attempt(a).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
+            "tasks": [
+                {**task(t), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,
+                 "evidence": self.evidence_folder(t)}
+                for t in (chosen.tasks if chosen is not None else ())
+            ],
+        }
 
 
 async def _wait(event: asyncio.Event, secs: float) -> None:

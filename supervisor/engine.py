@@ -90,7 +90,7 @@ class Engine:
         self.policy = policy
         self.store = store
         self.ports = ports
-        self.world = World(policy)
+        self.world = World(policy, self._agent_record)
         self._pending: deque[_Pending] = deque()
         self._durable: OrderedDict[str, Durable] = OrderedDict()
         self._heavy: OrderedDict[str, None] = OrderedDict()
@@ -299,7 +299,7 @@ class Engine:
 
     def _load(self) -> None:
         """The world, folded from the log."""
-        self.world = World(self.policy)
+        self.world = World(self.policy, self._agent_record)
         self._durable.clear()
         self._heavy.clear()
         self._requests.clear()

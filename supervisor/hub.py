@@ -1,7 +1,7 @@
 """The agents' end of the supervisor: handshake, one live connection an agent, frames in and out, bounded queues, questions.
 
 Decides nothing. What an agent says is told to the engine; what answers a question (a log, a call, a file) is handed to who
-asked it, and how far an execution has come to `progress`.
+asked it, how far an execution has come to `progress`, and what it takes to `metering`.
 """
 
 import asyncio
@@ -19,16 +19,7 @@ from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
-    Alive,
-    CallReply,
-    Execution,
-    FileChunk,
-    LogChunk,
-    OpError,
-    RunReport,
-    RunStatusUpdate,
-    Snapshot,
-    op_name,
+    Alive, CallReply, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
 )
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
@@ -36,6 +27,7 @@ from .core.world import token_hash
 from .engine import Engine
 from .metrics import Counters
 from .progress import Progress
+from .samples import Metering
 
 #: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what was lost).
 MAX_WAITING = 20_000
@@ -134,8 +126,8 @@ class Connection:
         elif self.alive is None:
             self.hub.counters.add("rejected.malformed")
             self.close("the first message must be alive")
-        elif isinstance(message, RunReport):
-            self._report(message)
+        elif isinstance(message, RunReport | Samples):
+            self._said_of_itself(message)
         elif isinstance(message, LogChunk | CallReply | FileChunk) or (isinstance(message, OpError) and message.op_id in self.asked):
             self._answered(message)
         else:
@@ -155,11 +147,14 @@ class Connection:
             self.hub.log("{} refused op={} with a code that is not known here: {}", self, short_op(message.op_id), message.code)
             future.set_exception(Refusal("internal", f"its agent refused in words that are not known here: {message.error}"))
 
-    def _report(self, message: RunReport) -> None:
+    def _said_of_itself(self, message: RunReport | Samples) -> None:
         if self.hub.connections.get(self.key) is not self:
             return  # an older connection: what it says may be older than what is known
         try:
-            self.hub.progress.take(self.key, message)
+            if isinstance(message, Samples):
+                self.hub.metering.take(self.key, message)
+            else:
+                self.hub.progress.take(self.key, message)
         except Refusal as e:
             self.hub.counters.add(e.code)
             self.hub.log("{} {}", self, e.sentence)
@@ -209,10 +204,11 @@ class Connection:
 class Hub:
     """All live connections, by agent key."""
 
-    def __init__(self, engine: Engine, progress: Progress, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str],
-                 session: int, *, pace: Pace = PACE, write_secs: float = 30.0) -> None:
+    def __init__(self, engine: Engine, progress: Progress, metering: Metering, log: Log, counters: Counters,
+                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0) -> None:
         """pace: how often agents are asked whether they are there (see `pulse`)."""
-        self.engine, self.progress, self.log, self.counters, self.agent_id = engine, progress, log, counters, agent_id
+        self.engine, self.progress, self.metering, self.log, self.counters = engine, progress, metering, log, counters
+        self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
         self.connections: dict[AgentKey, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -275,6 +271,8 @@ class Hub:
         name, op = op_name(message), getattr(message, "op_id", None)
         if name == "run":
             connection.ops[message.op_id] = name
+        elif name == "run_tasks":
+            connection.ops.update((task.op_id, "run") for task in message.tasks)
         if op is not None and name not in _QUIET:
             self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), op=short_op(op), uid=key.uid)
         connection.send(message)

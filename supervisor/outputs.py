@@ -23,7 +23,7 @@ class Outputs:
 
     async def read(self, job: Job, request: JobLog) -> LogChunk:
         """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
-        task = _task(job, request.attempt)
+        task = _task(job, request)
         if task is None:
             over = job.run is None or not job.run.active
             return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)
@@ -87,11 +87,19 @@ class _Dropped(msgspec.Struct, frozen=True):
     end: int = msgspec.field(name="to")
 
 
-def _task(job: Job, attempt: int) -> Task | None:
-    run = job.run
+def _task(job: Job, request: JobLog) -> Task | None:
+    """Whose output is asked for; None where nothing was placed yet. Raises Refusal("notFound")."""
+    run, attempt = job.run, request.attempt
     if run is None or not run.attempts:
         return None
     chosen: Attempt | None = run.attempts[-1] if attempt == 0 else next((a for a in run.attempts if a.number == attempt), None)
     if chosen is None:
         raise Refusal("notFound", f"the run has no attempt {attempt}")
-    return chosen.tasks[0] if chosen.tasks else None
+    if request.role is None:
+        return chosen.telling or (chosen.tasks[0] if chosen.tasks else None)
+    if not chosen.tasks:
+        raise Refusal("notFound", f"the tasks of attempt {chosen.number} are not kept any more")
+    found = next((t for t in chosen.tasks if (t.token.role, t.token.index) == (request.role, request.index)), None)
+    if found is None:
+        raise Refusal("notFound", f"the run has no task {request.role}/{request.index}")
+    return found

@@ -17,7 +17,9 @@ from .core.effects import (
     EndConnection,
     FindAgent,
     FindTasks,
+    LaunchGang,
     LaunchTask,
+    Probe,
     RemoveRunDir,
     ReplyRefusal,
     ReplyStatus,
@@ -63,7 +65,7 @@ class Performer:
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():
                 self.desk.perform(effect)
-            case LaunchTask() | StopTask() | FindTasks() | SettleTasks():
+            case LaunchTask() | LaunchGang() | Probe() | StopTask() | FindTasks() | SettleTasks():
                 self._task(effect)
             case SetTimer():
                 self._set(effect.timer, effect.secs)
@@ -102,6 +104,13 @@ class Performer:
                 op = short_op(op_id(effect.token, "run"))
                 self._log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid, jid=effect.token.jid, op=op)
                 tasks.launch(effect.key, effect.token, effect.spec)
+            case LaunchGang():
+                first = effect.tasks[0].token
+                op = short_op(effect.tasks[0].op_id)
+                self._log("_Op(run, {}) and {} more of its attempt jid={}", op, len(effect.tasks) - 1, first.jid, jid=first.jid, op=op)
+                tasks.launch_gang(effect.key, effect.shared, effect.tasks)
+            case Probe():
+                tasks.probe(effect.key, effect.op_id, effect.ports)
             case StopTask():
                 tasks.stop(effect.key, effect.token, effect.reason, effect.grace_secs)
             case FindTasks():

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..protocol.errors import Refusal
-from ..protocol.redaction import is_secret
 from ..protocol.requests import MAX_BULK, RunMany, RunSpec
+from .role_checks import MAX_VARIABLES, check_env, check_roles
 
 #: Bytes of a request for many runs, and of any other, which is taken apart in one go.
 MAX_BODY, MAX_ONE = 8 * 1024 * 1024, 2 * 1024 * 1024
@@ -21,15 +21,17 @@ _AROUND = 4096
 #: What an app is given with a run or a call: bytes of JSON, levels, keys, list elements. It travels in one message to the agent,
 #: and what `protocol.codec` there would refuse has to be refused here.
 MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_KEYS, MAX_DATA_ITEMS = 256 * 1024, 10, 8_000, 90_000
+#: All commands and environments of one run, characters.
+MAX_WORDS = 512 * 1024
 #: The app that runs what the request says; all others run what they make of its data.
 COMMAND = "command"
 
 T = TypeVar("T")
 
 
-def parse_body(body: bytes, type_: type[T]) -> T:
+def parse_body(body: bytes, type_: type[T], limit: int = MAX_ONE) -> T:
     """The request in this body. Raises Refusal (badRequest, tooLarge, tooDeep)."""
-    _fits(body, MAX_ONE)
+    _fits(body, limit)
     if _keys(body) > MAX_FIELDS:
         raise Refusal("tooLarge", f"the request has more than {MAX_FIELDS} fields; give what is large as a file")
     request: T = _decoded(body, type_)
@@ -108,21 +110,39 @@ def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:
     """What the shape of a run cannot say. Raises Refusal."""
     if spec.simulation_type not in apps:
         raise Refusal("unknownApp", f"there is no app {spec.simulation_type!r}; there are: {', '.join(apps)}")
-    if spec.simulation_type == COMMAND and (not spec.command or spec.data is not None):
-        raise Refusal("badRequest", "the app 'command' takes a `command` of at least one word, and no `data`")
-    if spec.simulation_type != COMMAND and (spec.command or spec.data is None):
-        raise Refusal("badRequest", f"the app {spec.simulation_type!r} takes `data`, and no `command`: it makes that itself")
+    if spec.simulation_type == COMMAND:
+        _check_command(spec)
+    elif spec.command or spec.roles or spec.data is None:
+        what = "roles" if spec.roles else "command"
+        raise Refusal("badRequest", f"the app {spec.simulation_type!r} takes `data`, and no `{what}`: it makes its command itself")
     if spec.data is not None:
         check_data("data", spec.data)
-    for name in spec.env:
-        if name.startswith("JOBSCRIBE_"):
-            raise Refusal("badRequest", f"the environment variable {name} is set by the system, not by a request")
-        if is_secret(name, ""):
-            raise Refusal("badRequest", f"the environment variable {name} looks like a secret; what is submitted is kept in the log, "
-                                        "so put the secret into a file that only the job's user can read and pass its path")
-    size = sum(len(a) for a in (*spec.wrap, *spec.command)) + sum(len(k) + len(v) for k, v in spec.env.items())
-    if size > 512 * 1024:
-        raise Refusal("tooLarge", f"command and environment take {size} characters; the limit is {512 * 1024}")
+    check_env(spec.env)
+    if spec.roles:
+        check_roles(spec)
+    room = MAX_VARIABLES - (0 if spec.data is None else MAX_DATA_KEYS)
+    if len(spec.env) > room:
+        raise Refusal("tooLarge", f"the environment has {len(spec.env)} variables; the limit is {room}")
+    _check_size(spec)
+
+
+def _check_command(spec: RunSpec) -> None:
+    if spec.data is not None or not (spec.command or spec.roles):
+        raise Refusal("badRequest", "the app 'command' takes a `command` of at least one word, or `roles`, and no `data`")
+    if spec.command and spec.roles:
+        raise Refusal("badRequest", "a run takes either a `command` or `roles`, each of which has its own; leave out one of them")
+
+
+def _check_size(spec: RunSpec) -> None:
+    """What its commands and environments take, each once, however many tasks have it."""
+    words = [*spec.wrap, *spec.command]
+    envs = [spec.env]
+    for role in spec.roles:
+        words.extend(role.command)
+        envs.append(role.env)
+    size = sum(map(len, words)) + sum(len(k) + len(v) for env in envs for k, v in env.items())
+    if size > MAX_WORDS:
+        raise Refusal("tooLarge", f"commands and environments take {size} characters; the limit is {MAX_WORDS}")
 
 
 def check_data(name: str, data: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import datetime
 import signal
 from typing import Any
 from ..db.state import Job, Run
+from ..protocol.diagnosis import AGAIN, WHOSE
 from ..protocol.exits import FAULTS, OUT_OF_MEMORY, ExitInfo, signal_name
 
 Answer = dict[str, Any]
@@ -14,7 +15,7 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None) -> Answer
     run = job.run
     answer: Answer = {
         "computeJid": job.jid, "state": status["state"], "cause": None, "sentence": "", "evidence": [], "not": [],
-        "lastLines": None, "terminationMessage": None, "logs": [], "try": [],
+        "lastLines": None, "terminationMessage": None, "logs": [], "try": [], "diagnosis": None,
     }
     if run is None or status["state"] == "missing":
         answer["cause"], answer["sentence"] = "missing", f"there is no such run ({status.get('reason')})"
@@ -81,8 +82,23 @@ def _ended(answer: Answer, run: Run) -> None:
             answer["sentence"], answer["not"] = run.error or "its end is not known", ["a failure that the job reported"]
         case _:
             _own_exit(answer, run, exit_)
+    _diagnosed(answer, run)
     if run.status == "error":
         answer["try"].append(f"jobscribe job logs --stderr {jid}")
+
+
+def _diagnosed(answer: Answer, run: Run) -> None:
+    """What the exit table says of the task that stands for the run. Its solutions take the place of the general ones."""
+    found, task = run.diagnosis, run.telling
+    if found is None or task is None or run.status == "completed":
+        return
+    answer["diagnosis"] = {
+        "code": found.code, "phrase": found.phrase, "type": found.type, "whose": WHOSE[found.type], "behavior": found.behavior,
+        "again": AGAIN[found.behavior], "reason": found.reason, "solutions": list(found.solutions), "hint": found.hint,
+        "matched": found.matched, "excerpt": found.excerpt, "task": f"{task.token.role}-{task.token.index}" if run.spec.roles else None,
+    }
+    commands = [line for line in answer["try"] if line.startswith("jobscribe ")]
+    answer["try"] = [*(found.solutions or answer["try"]), *(commands if found.solutions else [])]
 
 
 def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None) -> None:

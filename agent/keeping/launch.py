@@ -14,7 +14,7 @@ import time
 
 from ...runtime import crashpoints, processes
 from .execution import Execution
-from .layout import INPUT, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, write
+from .layout import INPUT, JOB, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, write
 from .say import say
 from .shortage import counted, fault
 from .spawning import NotInside, spawned, spawned_inside
@@ -106,6 +106,10 @@ class Launcher:
         os.makedirs(e.run_dir, mode=0o700, exist_ok=True)
         if not os.access(e.run_dir, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", e.run_dir)
+        if order.get("job") is not None:
+            with contextlib.suppress(FileNotFoundError):  # never through a link that an earlier attempt left
+                os.unlink(f"{e.run_dir}/{JOB}")
+            write(f"{e.run_dir}/{JOB}", order["job"].encode())
         _link(e)
 
     def _cgroup(self, name: str) -> Cgroup | None:

@@ -27,6 +27,8 @@ START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-cod
 MESSAGE = "termination-message"
 #: what an app's job command is to do, and what a job says of itself while it runs, a line of JSON a time
 INPUT, REPORT = "input.json", "report.jsonl"
+#: what a task of many is told of all of them; it lies in its run directory
+JOB = "job.json"
 DROPPED = ".dropped"
 
 MESSAGE_BYTES = 4096

@@ -9,7 +9,7 @@ from ...db.events import AgentGone, AgentStarted, AgentStartFailed, AgentStartRe
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.status import ERROR
-from . import placement
+from . import gangs, placement
 from .effects import AgentReady, ClearTimer, Count, EndConnection, FindAgent, ReplyRefusal, SetTimer, StartAgent, StopAgent
 from .inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted, WantAgent
 from .world import AgentView, Turn
@@ -100,6 +100,8 @@ def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
     for handle in view.wanted:
         turn.ask(ReplyRefusal(handle, Refusal("agentUnavailable", f"its agent could not be started: {reason}")))
     view.wanted.clear()
+    for ticket in sorted(view.holding - view.queued.keys()):
+        gangs.hold_off(turn, ticket, f"its agent {key} could not be started: {reason}")
     if view.queued:
         give_up_queued(turn, key, turn.world.next_number, reason)
 

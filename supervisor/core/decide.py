@@ -1,8 +1,9 @@
 """decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer is, in the topic modules.
 
-submission (run requests), purging (what is not kept), stopping (cancels, limits), placement (queue, slots), execution (what
-agents report), agency (agents' lives). They call each other in this direction only: submission, stopping, execution -> agency
--> placement -> endings.
+submission (run requests), purging (what is not kept), execution (what agents report), stopping (cancels, limits), dependencies
+(runs after runs), agency (agents' lives), debugging (failed tasks that are kept), attempts (completion, retries), placement
+(queue, slots), gangs (runs of many tasks). They call each other in this direction only: submission, execution -> stopping,
+agency, debugging -> dependencies, attempts -> placement -> gangs -> rooms, tasks.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 from ...db.state import Job
 from ...db.store import Receipt, Write
 from ...protocol.errors import Refusal
-from . import agency, execution, purging, stopping, submission
+from . import agency, attempts, debugging, dependencies, execution, gangs, purging, stopping, submission
 from .effects import Effect, ReplyRefusal
 from .inputs import (
     AgentConnected,
@@ -27,6 +28,7 @@ from .inputs import (
     Input,
     Now,
     Purge,
+    Release,
     Restarted,
     Submit,
     TimerFired,
@@ -49,18 +51,30 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
     turn = Turn(world, now)
     for input_ in inputs:
         _one(turn, input_)
+        _see_to(turn)
+    dependencies.noticed(turn)
     return Decision(turn.writes(), tuple(turn.receipts), dict(turn.touched), tuple(turn.effects))
+
+
+def _see_to(turn: Turn) -> None:
+    """Agents that came to be needed."""
+    while turn.needed:
+        key = next(iter(turn.needed))
+        del turn.needed[key]
+        agency.ensure(turn, key)
 
 
 def _one(turn: Turn, input_: Input) -> None:
     match input_:
-        case Submit() | Cancel() | WantAgent():
+        case Submit() | Cancel() | Release() | WantAgent():
             try:
                 match input_:
                     case Submit():
                         submission.submit(turn, input_)
                     case Cancel():
                         stopping.cancel(turn, input_)
+                    case Release():
+                        debugging.release(turn, input_)
                     case WantAgent():
                         agency.want(turn, input_)
             except Refusal as e:
@@ -111,6 +125,18 @@ def _timer(turn: Turn, fired: TimerFired) -> None:
             execution.sync_deadline(turn, key, epoch)
         case ("op", token):
             execution.op_deadline(turn, token)
+        case ("retry", jid, serial):
+            attempts.retry(turn, jid, serial)
+        case ("debug", token):
+            debugging.deadline(turn, token)
+        case ("follow", jid):
+            dependencies.follow(turn, jid)
+        case ("hold", jid, serial):
+            gangs.deadline(turn, (jid, serial))
+        case ("gang", jid, serial):
+            gangs.ask_again(turn, (jid, serial))
+        case ("room", driver):
+            gangs.look_again(turn, driver)
         case _:
             raise ValueError(f"a timer nobody knows: {fired.timer}")
 
@@ -119,6 +145,10 @@ def restarted(turn: Turn) -> None:
     """Everything owed after a restart (or a failed commit) is asked for again; whatever was done already takes no harm."""
     for job in list(turn.world.jobs.values()):
         stopping.arm(turn, job)
+        debugging.arm(turn, job)
+        if job.run is not None:
+            attempts.arm(turn, job.jid, job.run)
+    dependencies.look_at_all(turn)
     for key, view in list(turn.world.agents.items()):
         if view.needed:
             view.unknown_since = turn.now.wall

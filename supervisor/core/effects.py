@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, Token
-from ...protocol.messages import TaskSpec
+from ...protocol.ids import AgentKey, OpId, Token
+from ...protocol.messages import Shared, TaskRun, TaskSpec
 
 
 class ReplyStatus(msgspec.Struct, frozen=True):
@@ -56,6 +56,22 @@ class LaunchTask(msgspec.Struct, frozen=True):
     key: AgentKey
     token: Token
     spec: TaskSpec
+
+
+class LaunchGang(msgspec.Struct, frozen=True):
+    """The same for tasks of one attempt, with what they share."""
+
+    key: AgentKey
+    shared: Shared
+    tasks: tuple[TaskRun, ...]
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Is anybody listening on these ports at this place? The answer names the op."""
+
+    key: AgentKey
+    op_id: OpId
+    ports: tuple[int, ...]
 
 
 class StopTask(msgspec.Struct, frozen=True):
@@ -112,7 +128,7 @@ class Count(msgspec.Struct, frozen=True):
     detail: str
 
 
-TaskEffect = LaunchTask | StopTask | FindTasks | SettleTasks
+TaskEffect = LaunchTask | LaunchGang | Probe | StopTask | FindTasks | SettleTasks
 Effect = (
     ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | RemoveRunDir
     | EndConnection | SetTimer | ClearTimer | Count

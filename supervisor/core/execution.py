@@ -9,15 +9,27 @@ from typing import assert_never
 
 import msgspec
 
-from ...db.events import AttemptEnded, RunEnded, TaskEnded, TaskStarted
+from ...db.events import TaskStarted
 from ...db.state import Task
 from ...protocol import reports
+from ...protocol.diagnosis import diagnose
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import AgentKey, Token
-from ...protocol.messages import Alive, CallReply, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Snapshot
-from . import agency, placement, stopping
+from ...protocol.messages import (
+    Alive,
+    CallReply,
+    Execution,
+    FileChunk,
+    LogChunk,
+    OpError,
+    PortsProbed,
+    RunReport,
+    RunStatusUpdate,
+    Samples,
+    Snapshot,
+)
+from . import agency, attempts, debugging, placement, stopping, tasks
 from .effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
-from .endings import outcome
 from .inputs import AgentGap, AgentSaid
 from .world import AgentView, Turn, owner
 
@@ -41,7 +53,9 @@ def said(turn: Turn, input_: AgentSaid) -> None:
                 _page(turn, input_.key, view, message)
         case OpError():
             turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
-        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport():
+        case PortsProbed():
+            placement.probed(turn, input_.key, message)
+        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport() | Samples():
             pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
         case _:
             assert_never(message)
@@ -72,6 +86,9 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
         return
     if task.agent_key != key:
         turn.ask(Count("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs"))
+        return
+    if task.held is not None:  # its end is on record, and it is kept for somebody to look at
+        turn.ask(SettleTasks(key, (token,)))
         return
     turn.ask(ClearTimer(("op", token)))
     match execution.state:
@@ -114,9 +131,11 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
 
 
 def _unwanted(turn: Turn, token: Token) -> bool:
-    """It was stopped, or a newer run took its place."""
+    """It was stopped, or its attempt was decided by others, or a newer run took its place."""
     run = turn.world.jobs[token.jid].run
-    return run is None or run.serial != token.serial or run.stop is not None
+    if run is None or run.serial != token.serial or run.stop is not None:
+        return True
+    return any(a.number == token.attempt and a.decided is not None for a in run.attempts)
 
 
 def _ended(turn: Turn, task: Task, execution: Execution) -> None:
@@ -128,7 +147,7 @@ def _ended(turn: Turn, task: Task, execution: Execution) -> None:
 
 
 def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
-    """Nothing of this execution is left."""
+    """Nothing of this execution is left: it is over, or kept for debugging."""
     token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
     view = turn.world.agent(task.agent_key)
     if task.pid is None and pid is not None:
@@ -140,14 +159,11 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
     turn.world.began.pop(token, None)
     for timer in ("op", "limit", "stop"):
         turn.ask(ClearTimer((timer, token)))
-    turn.record(token.jid, TaskEnded(at=at, token=token, exit=exit_))
-    run = turn.world.jobs[token.jid].run
-    if run is not None and run.serial == token.serial:
-        status, reason, error = outcome(exit_)
-        turn.record(token.jid, AttemptEnded(at=at, serial=token.serial, attempt=token.attempt, reason=reason))
-        if run.active:
-            turn.record(token.jid, RunEnded(at=at, serial=token.serial, status=status, reason=reason, error=error))
-    placement.over(turn, task.agent_key, token)
+    diagnosis = diagnose(exit_, turn.world.policy.exits)
+    if debugging.wanted(turn, task, exit_, diagnosis):
+        debugging.keep(turn, task, exit_, diagnosis)
+    else:
+        attempts.over(turn, task, exit_, diagnosis)
 
 
 def _writable(turn: Turn, exit_: ExitInfo) -> ExitInfo:
@@ -185,15 +201,14 @@ def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
         turn.ask(FindTasks(key))
         return
     before = {token.jid for token in view.placed}
-    for token in sorted(view.placed - known.keys()):
-        _unknown_to_agent(turn, key, token)
+    tasks.launch(turn, key, [token for token in sorted(view.placed - known.keys()) if _never_heard_of(turn, key, token)])
     for execution in known.values():
         update(turn, key, execution)
     if not view.synced:
         view.news, view.news_since = {jid: job.version for jid, job in turn.touched.items() if jid in before}, view.unknown_since
         view.synced, view.unknown_since = True, None
         turn.ask(ClearTimer(("sync", key, view.epoch)))
-        placement.claim_all(turn, key)
+        placement.up(turn, key)
         agency.ready(turn, key)
 
 
@@ -202,19 +217,21 @@ def _started(turn: Turn, token: Token) -> bool:
     return task is not None and task.live and task.pid is not None
 
 
-def _unknown_to_agent(turn: Turn, key: AgentKey, token: Token) -> None:
+def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
+    """The agent does not know this one. Is it to be launched again, because it never was?"""
     task = turn.world.task(token)
     if task is None or not task.live:
-        return
+        return False
     if task.pid is not None:
         finish(turn, task, ExitInfo(source="lost", detail="its agent does not know it any more", started_at=task.started_at))
-        return
+        return False
     if _unwanted(turn, token):
         stopping.remind(turn, token)
-    elif _restarted(turn.world.agent(key), task):
+        return False
+    if _restarted(turn.world.agent(key), task):
         finish(turn, task, ExitInfo(source="lost", detail=RESTARTED))
-    else:
-        placement.launch(turn, key, token)
+        return False
+    return True
 
 
 def _restarted(view: AgentView, task: Task) -> bool:

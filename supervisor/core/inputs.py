@@ -6,7 +6,7 @@ import msgspec
 
 from ...protocol.ids import AgentKey
 from ...protocol.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
-from ...protocol.requests import RunCancel, RunSimulation
+from ...protocol.requests import RunCancel, RunRelease, RunSimulation
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -36,6 +36,13 @@ class Cancel(msgspec.Struct, frozen=True):
     request: RunCancel
     known: tuple[str, int] | None = None
     taken: bool = False
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Tasks of this run that are kept for debugging are not needed any more."""
+
+    handle: int
+    request: RunRelease
 
 
 class WantAgent(msgspec.Struct, frozen=True):
@@ -116,6 +123,7 @@ class Restarted(msgspec.Struct, frozen=True):
 Input = (
     Submit
     | Cancel
+    | Release
     | WantAgent
     | Purge
     | AgentConnected
@@ -141,9 +149,11 @@ def jids(input_: Input) -> tuple[str, ...]:
     match input_:
         case Submit(request=request):
             spec = request.run
-            return (f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}",)
-        case Cancel(request=request):
+            return (f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}", *(a.compute_jid for a in spec.after))
+        case Cancel(request=request) | Release(request=request):
             return (request.compute_jid,)
+        case TimerFired(timer=("follow", str() as jid)):
+            return (jid,)
         case Purge(jid=jid):
             return (jid,)
         case AgentSaid(message=RunStatusUpdate(execution=execution)):
@@ -159,7 +169,7 @@ def agent_key(input_: Input) -> AgentKey | None:
     match input_:
         case TimerFired(timer=(_, AgentKey() as key, *_)):
             return key
-        case Submit() | Cancel() | Purge() | TimerFired() | Restarted():
+        case Submit() | Cancel() | Release() | Purge() | TimerFired() | Restarted():
             return None
         case _:
             return input_.key
@@ -167,6 +177,6 @@ def agent_key(input_: Input) -> AgentKey | None:
 
 def refusal_handle(input_: Input) -> int | None:
     """Who has to be told when this input cannot be carried out."""
-    return input_.handle if isinstance(input_, Submit | Cancel | WantAgent) else None
+    return input_.handle if isinstance(input_, Submit | Cancel | Release | WantAgent) else None
 
 

@@ -1,7 +1,8 @@
 """The queue: who waits for an agent, who for slots, and the moment a task is placed.
 
 A run whose agent is not up waits outside the pools, so that a broken agent of one user holds no slot of another. When the
-agent is up and known, its runs ask for their slots in the order of submission; whoever holds all three is placed at once.
+agent is up and known, its runs ask for their slots in the order of submission; whoever holds all of them is placed at once, or, with
+roles, goes on to ask for what those need (`gangs`).
 
 Only the first of an agent's runs ask; the others, who could not get anything before these, stand behind them. So an agent that
 comes or goes, or a slot that becomes free, costs the same however many wait.
@@ -11,11 +12,11 @@ from collections.abc import Iterable
 from itertools import islice
 
 from ...db.events import TaskPlaced
-from ...db.state import Job
+from ...db.state import Job, Run
 from ...protocol.ids import AgentKey, Token, op_id
-from ...protocol.messages import AppInput, TaskSpec
-from . import slots
-from .effects import ClearTimer, LaunchTask, SetTimer
+from ...protocol.messages import PortsProbed
+from . import gangs, slots, tasks
+from .effects import ClearTimer
 from .slots import Ticket
 from .world import Turn, dir_pool, pools_of
 
@@ -34,6 +35,12 @@ def enqueue(turn: Turn, job: Job) -> AgentKey:
     return key
 
 
+def up(turn: Turn, key: AgentKey) -> None:
+    """The agent is up and known: its runs go on."""
+    gangs.go_on(turn, key)
+    claim_all(turn, key)
+
+
 def claim_all(turn: Turn, key: AgentKey) -> None:
     """If the agent is up, its queued runs ask for slots, oldest first."""
     view = turn.world.agent(key)
@@ -43,7 +50,8 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
         behind = ((ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking)
         for ticket, number in list(islice(behind, room)):
             view.asking.add(ticket)
-            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0])))
+            run = turn.world.jobs[ticket[0]].run
+            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0], run.spec if run else None)))
 
 
 def withdraw_all(turn: Turn, key: AgentKey) -> None:
@@ -53,6 +61,7 @@ def withdraw_all(turn: Turn, key: AgentKey) -> None:
     for ticket in sorted(view.asking, key=view.queued.__getitem__, reverse=True):
         view.asking.discard(ticket)
         _give_back(turn, ticket)
+    gangs.stand_by(turn, key)
 
 
 def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
@@ -65,9 +74,18 @@ def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
 
 
 def over(turn: Turn, key: AgentKey, token: Token) -> None:
-    """Nothing is left of this execution: its slots go to whoever is next."""
+    """Nothing is left of this execution: what it held goes to whoever is next, and with the last one of its attempt the slots."""
     turn.world.agent(key).placed.discard(token)
-    _give_back(turn, (token.jid, token.serial))
+    gangs.leave(turn, token)
+    if all(t.token.serial != token.serial for t in turn.world.jobs[token.jid].live_tasks()):
+        _give_back(turn, (token.jid, token.serial))
+
+
+def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
+    """An agent has looked at the ports of a gang."""
+    home = gangs.probed(turn, key, said)
+    if home is not None:
+        _follow(turn, {home})
 
 
 def running(turn: Turn, token: Token) -> None:
@@ -76,6 +94,8 @@ def running(turn: Turn, token: Token) -> None:
 
 
 def _give_back(turn: Turn, ticket: Ticket, only: str | None = None) -> None:
+    if only is None:
+        gangs.drop(turn, ticket)
     _follow(turn, place(turn, slots.release(turn.world.slots, ticket, only)))
 
 
@@ -87,37 +107,30 @@ def _follow(turn: Turn, keys: Iterable[AgentKey]) -> None:
 
 
 def place(turn: Turn, tickets: Iterable[Ticket]) -> set[AgentKey]:
-    """These hold all their slots: assign them, durably, then launch. Returns whose they are."""
+    """These hold all their slots: assign them, durably, then launch; gangs ask for more. Returns whose queue has become shorter."""
     keys: set[AgentKey] = set()
-    for jid, serial in tickets:
-        run = turn.world.jobs[jid].run
-        assert run is not None and run.serial == serial
-        key = turn.world.key_of(run)
-        token = Token(jid, serial, len(run.attempts) + 1, ROLE, INDEX)
-        view = turn.world.agent(key)
-        view.queued.pop((jid, serial), None)
-        view.asking.discard((jid, serial))
-        view.placed.add(token)
-        keys.add(key)
-        if run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs:
-            turn.ask(ClearTimer(("queue", jid, serial)))
-        turn.record(jid, TaskPlaced(
-            at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run"), boot_id=view.boot_id or None,
-        ))
-        launch(turn, key, token)
+    for ticket in tickets:
+        run = turn.world.jobs[ticket[0]].run
+        assert run is not None and run.serial == ticket[1]
+        if run.spec.roles:
+            gangs.ask(turn, ticket)
+        else:
+            keys.add(_place_one(turn, ticket, run))
     return keys
 
 
-def launch(turn: Turn, key: AgentKey, token: Token) -> None:
-    """Ask for its start; at most once is the task driver's promise, so asking again is harmless."""
-    run = turn.world.jobs[token.jid].run
-    assert run is not None
-    spec = run.spec
-    limit = spec.time_limit_secs if spec.time_limit_secs is not None else turn.world.policy.time_limit_secs
-    app = None if spec.data is None else AppInput(simulation_type=spec.simulation_type, compute_model=spec.compute_model, data=spec.data)
-    task = TaskSpec(
-        command=spec.command, app=app, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
-        time_limit_secs=limit, grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
-    )
-    turn.ask(LaunchTask(key, token, task))
-    turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+def _place_one(turn: Turn, ticket: Ticket, run: Run) -> AgentKey:
+    jid, serial = ticket
+    key = turn.world.key_of(run)
+    token = Token(jid, serial, run.attempt + 1, ROLE, INDEX)
+    view = turn.world.agent(key)
+    view.queued.pop(ticket, None)
+    view.asking.discard(ticket)
+    view.placed.add(token)
+    if run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs:
+        turn.ask(ClearTimer(("queue", jid, serial)))
+    turn.record(jid, TaskPlaced(
+        at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run"), boot_id=view.boot_id or None,
+    ))
+    tasks.launch(turn, key, (token,))
+    return key

@@ -6,18 +6,16 @@ is owed until an agent reports that nothing is left. The intent is on record bef
 
 
 from ...db.events import RunEnded, StopRequested
-from ...db.state import Job, Run, Stop
+from ...db.state import Job, Run
 from ...db.store import Receipt
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.status import CANCELED
-from . import placement
+from . import attempts, dependencies, placement, tasks
 from .effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from .inputs import Cancel, cancel_receipt
+from .tasks import REMIND_SECS
 from .world import Turn, owner
-
-#: A stop is asked for again until it is reported done.
-REMIND_SECS = 10.0
 
 
 def cancel(turn: Turn, input_: Cancel) -> None:
@@ -66,10 +64,15 @@ def remind(turn: Turn, token: Token) -> None:
     """Nobody reported the end of something that was stopped: ask again."""
     task = turn.world.task(token)
     job = turn.world.jobs.get(token.jid)
-    if task is None or not task.live or job is None:
+    if task is None or not task.live or task.held is not None or job is None:
         return
-    stop = job.run.stop if job.run is not None and job.run.serial == token.serial else None
-    send_stop(turn, token, stop)
+    run = job.run
+    if run is None or run.serial != token.serial:
+        tasks.stop(turn, token, None)
+    elif run.stop is None and any(a.number == token.attempt and a.decided is not None for a in run.attempts):
+        tasks.stop(turn, token, attempts.not_needed(turn, run))
+    else:
+        tasks.stop(turn, token, run.stop)
 
 
 def _live(turn: Turn, jid: str, serial: int) -> Run | None:
@@ -80,27 +83,29 @@ def _live(turn: Turn, jid: str, serial: int) -> Run | None:
 def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "", req_id: str | None = None) -> None:
     at = turn.now.wall
     key = turn.world.key_of(run)
+    live = run.live_tasks
+    held = attempts.live_held(live)
     turn.record(jid, StopRequested(
         at=at, serial=run.serial, reason=reason, by=by, grace_secs=run.spec.grace_secs, note=note, req_id=req_id,
     ))
+    for timer in ("queue", "retry"):
+        turn.ask(ClearTimer((timer, jid, run.serial)))
+    dependencies.forget(turn, (jid, run.serial), run.waits_for)
+    if live and len(held) == len(live):
+        # it has failed already and was kept to be looked at: it ends as it ended
+        for task in held:
+            attempts.end_held(turn, task)
+        return
     turn.record(jid, RunEnded(at=at, serial=run.serial, status=CANCELED, reason=reason))
-    turn.ask(ClearTimer(("queue", jid, run.serial)))
-    live = run.live_tasks
     if not live:
         placement.leave(turn, key, (jid, run.serial))
     for task in live:
         stopped = turn.world.jobs[jid].run
         assert stopped is not None
-        send_stop(turn, task.token, stopped.stop)
-
-
-def send_stop(turn: Turn, token: Token, stop: Stop | None) -> None:
-    """Ask for its end; `stop` is absent for a leftover of an older run, which is not wanted any more either."""
-    task = turn.world.task(token)
-    assert task is not None
-    reason, grace = (stop.reason, stop.grace_secs) if stop is not None else ("lost", 0.0)
-    turn.ask(StopTask(task.agent_key, token, reason, grace))
-    turn.ask(SetTimer(("stop", token), REMIND_SECS + grace))
+        if task.held is not None:
+            attempts.end_held(turn, task)
+        else:
+            tasks.stop(turn, task.token, stopped.stop)
 
 
 def arm(turn: Turn, job: Job) -> None:
@@ -110,14 +115,8 @@ def arm(turn: Turn, job: Job) -> None:
         return
     limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
     if limit is not None:
-        turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - _waited(turn, run))))
-
-
-def _waited(turn: Turn, run: Run) -> float:
-    """Seconds since the submission: by the monotonic clock within one boot, by the wall clock over a restart of the machine."""
-    if run.queued_mono is not None and run.queued_boot_id == turn.now.boot_id:
-        return max(0.0, turn.now.mono - run.queued_mono)
-    return max(0.0, turn.now.wall - run.queued_at)
+        passed = turn.passed(run.queued_at, run.queued_mono, run.queued_boot_id)
+        turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - passed)))
 
 
 def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:

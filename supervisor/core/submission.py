@@ -16,7 +16,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
 from ...protocol.requests import RunSimulation, RunSpec
 from ...protocol.status import COMPLETED
-from . import agency, placement, stopping
+from . import agency, dependencies, placement, rooms, stopping
 from .effects import ReplyStatus
 from .inputs import Submit
 from .world import Turn, owner
@@ -38,15 +38,22 @@ def submit(turn: Turn, input_: Submit) -> None:
         turn.ask(ReplyStatus(input_.handle, jid, run.serial))
         _receipt(turn, request.req_id, jid, run.serial)
         return
+    lack = rooms.too_much(turn.world.room(spec.driver).nodes, spec.roles) if spec.roles else None
+    if lack is not None:
+        raise Refusal("resourceExceeded", lack)
+    waits = dependencies.accepted(turn, spec, jid)
     serial = max((run.serial if run else 0) + 1, int(turn.now.wall), turn.world.policy.serial_floor)
     turn.record(jid, RunRequested(
         at=turn.now.wall, serial=serial, spec=spec, run_dir=input_.run_dir, req_id=request.req_id, mono=turn.now.mono,
-        boot_id=turn.now.boot_id,
+        boot_id=turn.now.boot_id, waits_for=waits,
     ))
     _receipt(turn, request.req_id, jid, serial)
     turn.ask(ReplyStatus(input_.handle, jid, serial))
     job = turn.world.jobs[jid]
     stopping.arm(turn, job)
+    if waits:
+        dependencies.wait(turn, (jid, serial), waits)
+        return
     key = placement.enqueue(turn, job)
     agency.ensure(turn, key)
 
@@ -81,5 +88,7 @@ def with_hash(spec: RunSpec) -> RunSpec:
     matters: tuple[object, ...] = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()))
     if spec.data is not None:
         matters = (*matters, spec.data)
+    if spec.roles:
+        matters = (*matters, spec.roles)
     digest = hashlib.blake2b(msgspec.json.encode(matters, order="deterministic"), digest_size=16).hexdigest()
     return msgspec.structs.replace(spec, compute_job_hash=digest)

@@ -6,7 +6,7 @@ release can place many runs, each on top of the last; a failed commit throws the
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -16,20 +16,34 @@ from ...db.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ...db.job import evolve
 from ...db.state import AgentRecord, Job, Run, Task
 from ...db.store import Receipt, Write
-from ...protocol.ids import AgentKey, Token, derived_id, split_jid
+from ...protocol.diagnosis import Table
+from ...protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
 from ...protocol.messages import Execution
-from . import slots
+from ...protocol.requests import RunSpec
+from ...protocol.roles import After, Place
+from . import rooms, slots
 from .effects import Effect
 from .inputs import Now
+from .rooms import Node, Room
 from .slots import Slots, Ticket
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and deadlines (seconds). cpu_slots: per (driver, kind). hosts: where a driver's agents live."""
+    """Sizes and deadlines (seconds). cpu_slots: per (driver, kind). hosts: where a driver's agents live.
+
+    nodes: per driver, what there is for runs with roles. exits: what exits mean.
+    """
 
     cpu_slots: dict[tuple[str, str], int] = {}
     op_run_slots: dict[tuple[str, str], int] = {}
     hosts: dict[str, str] = msgspec.field(default_factory=lambda: {"local": "localhost"})
+    nodes: dict[str, tuple[Node, ...]] = {}
+    exits: Table = Table()
+    #: what is held for a gang is given back when it could not be started within this time, and is asked for again later
+    hold_secs: float = 60.0
+    hold_again_secs: float = 30.0
+    #: a failed task may be kept so long
+    debug_secs: float = 604_800.0
     agent_start_secs: float = 10.0
     agent_start_tries: int = 3
     #: so many calls may wait for one agent to be up
@@ -85,22 +99,50 @@ class AgentView(msgspec.Struct, kw_only=True):
     placed: set[Token] = msgspec.field(default_factory=set)
     #: who waits for it to be up, besides runs
     wanted: list[int] = msgspec.field(default_factory=list)
+    #: gangs that hold something here and have not been placed yet
+    holding: set[Ticket] = msgspec.field(default_factory=set)
 
     @property
     def needed(self) -> bool:
-        return bool(self.queued or self.placed or self.wanted)
+        return bool(self.queued or self.placed or self.wanted or self.holding)
+
+
+class Hold(msgspec.Struct):
+    """A gang that has everything and is not placed yet: its agents must be up, and nobody else on its ports.
+
+    probes: the probe under way at each of its agents; free: agents where its ports are free.
+    """
+
+    number: int
+    places: tuple[Place, ...]
+    #: on the monotonic clock
+    since: float
+    probes: dict[AgentKey, OpId] = {}
+    free: set[AgentKey] = msgspec.field(default_factory=set)
+    #: probes so far, of all gangs that this ticket was
+    tries: int = 0
 
 
 class World:
     """Everything live. Jobs are here while something is owed for them, or while somebody just asked."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key)) -> None:
+        """recall: what the log knows of an agent that is not here."""
         self.policy = policy
+        self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentView] = {}
         #: agents that were looked at since `forget_idle`
         self._looked_at: set[AgentKey] = set()
         self.slots = Slots(capacity=self._capacity)
+        #: what runs with roles have of the machines, by driver
+        self.rooms = {driver: Room(nodes=nodes) for driver, nodes in policy.nodes.items()}
+        #: gangs on their way from having everything to being placed
+        self.holds: dict[Ticket, Hold] = {}
+        #: gangs that gave everything back and wait for a moment, with why and until when (wall time)
+        self.held_off: dict[Ticket, tuple[str, float]] = {}
+        #: who waits for the end of a run of this job, by its serial
+        self.followers: dict[str, dict[int, dict[Ticket, None]]] = {}
         #: monotonic time at which an execution began, as far as its agent has said so
         self.began: dict[Token, float] = {}
         self.next_number = 1
@@ -111,13 +153,15 @@ class World:
                 return self.policy.cpu_slots.get((driver, kind), 1)
             case ["op", _, driver, kind, _]:
                 return self.policy.op_run_slots.get((driver, kind), 1)
+            case ["array", _, at_once]:
+                return int(at_once)
             case _:
                 return 1
 
     def agent(self, key: AgentKey) -> AgentView:
         view = self.agents.get(key)
         if view is None:
-            view = self.agents[key] = AgentView(record=AgentRecord(key=key))
+            view = self.agents[key] = AgentView(record=self._recall(key))
         self._looked_at.add(key)
         return view
 
@@ -130,8 +174,20 @@ class World:
         self._looked_at.clear()
 
     def key_of(self, run: Run) -> AgentKey:
-        spec = run.spec
-        return AgentKey(spec.driver, spec.job_run_mode, spec.uid, self.policy.hosts.get(spec.driver, "localhost"))
+        """The agent it waits for."""
+        return self.key_at(run.spec, self.policy.hosts.get(run.spec.driver, "localhost"))
+
+    def key_at(self, spec: RunSpec, host: str) -> AgentKey:
+        return AgentKey(spec.driver, spec.job_run_mode, spec.uid, host)
+
+    def room(self, driver: str) -> Room:
+        """What there is with this driver; nothing, where it was not said."""
+        return self.rooms.setdefault(driver, Room(nodes=()))
+
+    def wait_for(self, ticket: Ticket, waits: Iterable[After]) -> None:
+        """This run waits for the end of those."""
+        for after in waits:
+            self.followers.setdefault(after.compute_jid, {}).setdefault(after.compute_job_serial, {})[ticket] = None
 
     def task(self, token: Token) -> Task | None:
         job = self.jobs.get(token.jid)
@@ -152,22 +208,41 @@ class World:
 
     def _restore_job(self, job: Job, number: int) -> None:
         run = job.run
-        if run is not None and run.active and not run.attempts:
+        if run is not None and run.waits_for:
+            if run.active:
+                self.wait_for((job.jid, run.serial), run.waits_for)
+        elif run is not None and run.active and not run.live_tasks and run.retry is None:
             self.agent(self.key_of(run)).queued[(job.jid, run.serial)] = number
         for task in job.live_tasks():
-            self.agent(task.agent_key).placed.add(task.token)
-            ticket = (task.token.jid, task.token.serial)
-            released = () if task.pid is None else (dir_pool(task.token.jid),)
-            slots.hold(self.slots, ticket, number, pools_of(task.agent_key, task.token.jid), released)
+            if task.held is None:
+                self.agent(task.agent_key).placed.add(task.token)
+        by_run: dict[int, list[Task]] = {}
+        for task in job.live_tasks():
+            by_run.setdefault(task.token.serial, []).append(task)
+        for serial, tasks in by_run.items():
+            self._restore_holdings(job, (job.jid, serial), number, tasks)
+
+    def _restore_holdings(self, job: Job, ticket: Ticket, number: int, tasks: list[Task]) -> None:
+        run = job.run
+        current = run is not None and run.serial == ticket[1]
+        released = () if all(t.pid is None for t in tasks) else (dir_pool(job.jid),)
+        spec = run.spec if run is not None and current else None
+        slots.hold(self.slots, ticket, number, pools_of(tasks[0].agent_key, job.jid, spec), released)
+        if spec is not None and spec.roles:
+            rooms.keep(self.room(spec.driver), ticket, spec.roles, tuple(t.place for t in tasks))
 
 
-def pools_of(key: AgentKey, jid: str) -> tuple[str, ...]:
-    """What a run must hold, in the order in which it is taken: op slot, run directory, CPU.
+def pools_of(key: AgentKey, jid: str, spec: RunSpec | None) -> tuple[str, ...]:
+    """What a run must hold, in the order in which it is taken: its turn in its array, op slot, run directory, CPU.
 
     Before these comes the job itself, held until nothing of the run is left: the run directory is given back at the start
     already (frames are read while it runs), and a run that is being stopped must not meet its successor there.
+    A run with roles takes no CPU slot: it holds what its roles ask for (`rooms`). spec: None for a leftover of an earlier run.
     """
-    return ("job/" + jid, f"op/run/{key.driver}/{key.kind}/{key.uid}", dir_pool(jid), f"cpu/{key.driver}/{key.kind}")
+    uid, sid, _ = split_jid(jid)
+    array = (f"array/{uid}-{sid}/{spec.at_once}",) if spec is not None and spec.at_once is not None else ()
+    cpu = () if spec is not None and spec.roles else (f"cpu/{key.driver}/{key.kind}",)
+    return ("job/" + jid, *array, f"op/run/{key.driver}/{key.kind}/{key.uid}", dir_pool(jid), *cpu)
 
 
 def dir_pool(jid: str) -> str:
@@ -184,6 +259,8 @@ class Turn:
         self.receipts: list[Receipt] = []
         #: jobs as they are after this decision
         self.touched: dict[str, Job] = {}
+        #: agents that somebody has come to need
+        self.needed: dict[AgentKey, None] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
         self._minted = 0
 
@@ -201,6 +278,22 @@ class Turn:
 
     def ask(self, effect: Effect) -> None:
         self.effects.append(effect)
+
+    def need(self, key: AgentKey) -> None:
+        """See to it that this agent is up or on its way, before this decision is over."""
+        self.needed[key] = None
+
+    def chance(self) -> float:
+        """In [0, 1), another one each time."""
+        self._minted += 1
+        digest = hashlib.blake2b(self.now.entropy + self._minted.to_bytes(4, "big"), digest_size=8, person=b"chance").digest()
+        return int.from_bytes(digest, "big") / 2**64
+
+    def passed(self, at: float, mono: float | None, boot_id: str | None) -> float:
+        """Seconds since a moment on record: by the monotonic clock within one boot, by the wall clock over a restart of the machine."""
+        if mono is not None and boot_id == self.now.boot_id:
+            return max(0.0, self.now.mono - mono)
+        return max(0.0, self.now.wall - at)
 
     def mint(self) -> tuple[str, str]:
         """A fresh token and its hash."""

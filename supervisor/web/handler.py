@@ -20,7 +20,8 @@ from ..calls import Calls
 from ..desk import Desk
 from ..leases import Leases
 from ..live import Live
-from ..requests import MAX_BODY, parse_body, parse_runs
+from ..requests import MAX_BODY, MAX_ONE, parse_body, parse_runs
+from ..samples import Metering
 from ..uploads import Uploads
 from .unsent import STALL_SECS, Unsent
 
@@ -39,6 +40,7 @@ class Services(NamedTuple):
     leases: Leases
     secret: str
     unsent: Unsent
+    metering: Metering
 
 
 class Sink(Protocol):
@@ -234,8 +236,8 @@ class Handler(tornado.web.RequestHandler):
         if stream is not None:
             self.services.unsent.watch(stream, self.owner, len(data))
 
-    def parsed(self, type_: type[Any]) -> Any:
-        return parse_body(bytes(self._body), type_)
+    def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
+        return parse_body(bytes(self._body), type_, limit)
 
     async def parsed_runs(self) -> RunMany:
         return await parse_runs(bytes(self._body))

@@ -5,7 +5,7 @@ from typing import Any
 import tornado.web
 
 from ...protocol.errors import Refusal
-from . import calls, library, runs
+from . import calls, descriptions, groups, library, plans, runs, usage
 from .events import events
 from .handler import Handler, Route, Services
 from .live import live
@@ -34,8 +34,13 @@ async def _nothing(h: Handler) -> Any:
 ROUTES = (
     Route("/api/run-simulation", runs.run_simulation),
     Route("/api/run-many", runs.run_many),
+    Route("/api/run-description", descriptions.run_description),
+    Route("/api/run-plan", plans.run_plan),
+    Route("/api/run-array", groups.run_array),
     Route("/api/run-status", runs.run_status),
     Route("/api/run-cancel", runs.run_cancel),
+    Route("/api/run-release", runs.run_release),
+    Route("/api/job-tasks", runs.job_tasks),
     Route("/api/run-file", calls.run_file),
     Route("/api/call", calls.call),
     Route("/api/begin-session", calls.begin_session),
@@ -45,7 +50,10 @@ ROUTES = (
     Route("/api/read-lib-file", library.read_lib_file),
     Route("/api/lib-files", library.lib_files, ("GET",)),
     Route("/api/job-list", runs.job_list),
+    Route("/api/job-group", groups.job_group),
+    Route("/api/group-cancel", groups.group_cancel),
     Route("/api/job-log", runs.job_log),
+    Route("/api/job-metrics", usage.job_metrics),
     Route("/api/job-story", runs.job_story),
     Route("/api/job-why", runs.job_why),
     Route("/api/trace", runs.trace_id),

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...db.events import job_stream
 from ...db.story import story
-from ...protocol.requests import JobList, JobLog, JobStory, RunCancel, RunSimulation, RunStatusRequest, Trace
+from ...protocol.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
 from ..log_lines import lines
 from ..trace import about, trace
 from .events import told
@@ -35,6 +35,16 @@ async def run_cancel(h: Handler) -> Any:
     request: RunCancel = h.parsed(RunCancel)
     h.log_request("runCancel", request, request.compute_jid)
     return await h.desk.cancel(request)
+
+
+async def run_release(h: Handler) -> Any:
+    request: RunRelease = h.parsed(RunRelease)
+    h.log_request("runRelease", request, request.compute_jid)
+    return await h.desk.release(request)
+
+
+async def job_tasks(h: Handler) -> Any:
+    return h.desk.tasks(h.parsed(JobTasks))
 
 
 async def job_list(h: Handler) -> Any:

@@ -1,7 +1,21 @@
 """Events and histories for property tests: any sequence at all, and the lives of runs as they really go."""
 
 from hypothesis import strategies as st
-from jobscribe.db.events import AttemptEnded, JobEvent, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskPlaced, TaskStarted
+from jobscribe.db.events import (
+    AttemptDecided,
+    AttemptEnded,
+    DependencyEnded,
+    JobEvent,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    StopRequested,
+    TaskEnded,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+)
+from jobscribe.db.state import Retrying
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.requests import RunSpec
@@ -50,6 +64,11 @@ exits = st.one_of(
 reasons = st.sampled_from(["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "startFailed"])
 
 
+retries = st.builds(
+    Retrying, at=times, delay_secs=st.just(1.0), behavior=st.sampled_from(["transient", "conflict", "unknown"]), reason=words,
+)
+
+
 def events_of(serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]) -> st.SearchStrategy[JobEvent]:
     """Any event of a job, about these runs and tasks."""
     return st.one_of(
@@ -61,7 +80,13 @@ def events_of(serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]) ->
         st.builds(TaskEnded, at=times, token=task, exit=exits),
         st.builds(StopRequested, at=times, serial=serial, reason=reasons, by=st.just(UID), grace_secs=st.just(3.0), note=words),
         st.builds(RunPurged, at=times, serial=serial),
-        st.builds(AttemptEnded, at=times, serial=serial, attempt=st.integers(1, 3), reason=words),
+        st.builds(TaskHeld, at=times, token=task, exit=exits, secs=st.just(60.0)),
+        st.builds(
+            AttemptDecided, at=times, serial=serial, attempt=st.integers(1, 3), succeeded=st.booleans(), reason=words,
+            role=st.sampled_from([None, "main"]), index=st.integers(0, 2),
+        ),
+        st.builds(DependencyEnded, at=times, serial=serial, compute_jid=st.just(JID), compute_job_serial=serial, status=st.just("error")),
+        st.builds(AttemptEnded, at=times, serial=serial, attempt=st.integers(1, 3), reason=words, retry=st.none() | retries),
         st.builds(
             RunEnded, at=times, serial=serial, status=st.sampled_from(["completed", "canceled", "error"]), reason=reasons,
             error=st.none() | words,

@@ -57,7 +57,7 @@ def outcome(root: Path, events: list[Stored]) -> str:
         assert e.code == "unknownEvent" or ("jobscribe db check" in e.sentence and "jobscribe db repair" in e.sentence)
         return "refused"
     try:
-        store.jobs(), store.busy_jids(), store.find_jobs("E"), store.receipt("EPRSuser", "request-1")
+        store.jobs(), store.busy_jids(), store.find_jobs("E"), store.tally("E"), store.group("E"), store.receipt("EPRSuser", "request-1")
         found = store.read_all(limit=10_000)
         by_stream = [s for jid in JIDS for s in store.read("job/" + jid)]
     except Refusal as e:

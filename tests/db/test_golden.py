@@ -39,10 +39,10 @@ def test_every_type_and_released_schema_has_a_golden_event() -> None:
     assert there == wanted
 
 
-def test_the_golden_job_adds_up_to_what_it_always_did() -> None:
-    job_events = [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == "job/EPRSuser-simAAA01-heightWeightReport"]
-    job = fold("EPRSuser-simAAA01-heightWeightReport", job_events)
-    assert differences(json.loads((GOLDEN / "v1-job.json").read_text()), msgspec.json.decode(msgspec.json.encode(job))) == []
+@pytest.mark.parametrize(("jid", "file"), [("EPRSuser-simAAA01-heightWeightReport", "v1-job.json"), ("EPRSuser-simAAA05-command", "v1-roles-job.json")])
+def test_a_golden_job_adds_up_to_what_it_always_did(jid: str, file: str) -> None:
+    job = fold(jid, [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == f"job/{jid}"])
+    assert differences(json.loads((GOLDEN / file).read_text()), msgspec.json.decode(msgspec.json.encode(job))) == []
 
 
 def test_a_golden_checkpoint_is_the_state_that_it_carries() -> None:

@@ -26,7 +26,7 @@ EXECUTION = m.Execution(
 )
 SPEC = m.TaskSpec(
     command=("/bin/echo", "größer\n"), run_dir="/srv/user/EPRSqtUW", env={"A": "b", "EMPTY": ""}, wrap=("nice", "-5"), time_limit_secs=60.5,
-    grace_secs=1.5, core_bytes=1024,
+    grace_secs=1.5, core_bytes=1024, ports=(23_000, 23_001),
 )
 
 
@@ -35,6 +35,8 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
     """Direction and message by op name."""
     to_agent = [
         m.Run(op_id=OP_ID, token=TOKEN, spec=SPEC),
+        m.RunTasks(op_id=OP_ID, shared=m.Shared(env={"PAI_JOB_TASK_COUNT": "4"}, job='{"a":1}'), tasks=(m.TaskRun(op_id=OP_ID, token=TOKEN, spec=SPEC),)),
+        m.ProbePorts(op_id=OP_ID, ports=(23_000, 23_001)),
         m.Cancel(op_id=OP_ID, token=TOKEN, reason="cancel", grace_secs=2.5),
         m.RunAck(tokens=(TOKEN,)),
         m.RunStatus(op_id=OP_ID),
@@ -58,6 +60,8 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.CallReply(op_id=OP_ID, reply=b'{"state":"completed"}'),
         m.FileChunk(op_id=OP_ID, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
         m.RunReport(token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5),
+        m.PortsProbed(op_id=OP_ID, busy=(23_001,)),
+        m.Samples(samples=(m.Sample(TOKEN, 1_700_000_001.5, 115.5, 3.25, 2**31, 4096, 8192, 3, None, None),)),
         m.OpError(op_id=OP_ID, code="notFound", error="there is no such log"),
     ]
     out: dict[str, tuple[m.Direction, Any]] = {m.op_name(x): ("to_agent", x) for x in to_agent}

@@ -48,6 +48,7 @@ specs = st.builds(
     wrap=st.lists(text, max_size=2).map(tuple), time_limit_secs=st.none() | secs, grace_secs=grace, core_bytes=counts,
     app=st.none() | st.builds(m.AppInput, simulation_type=st.just("heat"), compute_model=st.just("m"), data=plain),
 )
+ports = st.lists(st.integers(1, 65_535), max_size=4).map(tuple)
 ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
     m.Run: st.builds(m.Run, op_id=op_ids, token=tokens, spec=specs),
     m.Cancel: st.builds(m.Cancel, op_id=op_ids, token=tokens, reason=text, grace_secs=grace),
@@ -62,6 +63,16 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         compute_model=st.sampled_from(["heatAnimation", "m"]), method=st.text(max_size=64), run_dir=st.none() | text, lib_dir=text, data=plain, args=plain,
         deadline_secs=secs, reply_limit=st.integers(1, m.REPLY_LIMIT),
     ),
+    m.RunTasks: st.builds(
+        m.RunTasks, op_id=op_ids, shared=st.builds(m.Shared, env=st.dictionaries(text, text, max_size=4), job=text),
+        tasks=st.lists(st.builds(m.TaskRun, op_id=op_ids, token=tokens, spec=specs), max_size=3).map(tuple),
+    ),
+    m.ProbePorts: st.builds(m.ProbePorts, op_id=op_ids, ports=ports),
+    m.PortsProbed: st.builds(m.PortsProbed, op_id=op_ids, busy=ports),
+    m.Samples: st.builds(m.Samples, samples=st.lists(st.builds(
+        m.Sample, tokens, st.floats(0, 1e11), st.none() | st.floats(0, 1e6), st.none() | st.floats(0, 1e9), st.none() | counts, st.none() | counts,
+        st.none() | counts, st.none() | counts, st.none() | st.floats(0, 100), st.none() | counts,
+    ), max_size=3).map(tuple)),
     m.CancelCall: st.builds(m.CancelCall, op_id=op_ids),
     m.ReadFile: st.builds(m.ReadFile, op_id=op_ids, run_dir=text, name=text, offset=counts, limit=st.integers(0, 512 * 1024)),
     m.CallReply: st.builds(m.CallReply, op_id=op_ids, reply=st.binary(max_size=200)),
@@ -163,7 +174,7 @@ def test_more_keys_than_the_other_end_reads_are_refused_before_they_are_sent() -
         spec = m.TaskSpec(command=("c",), run_dir="d", env={str(i): "" for i in range(n)})
         return m.Run(op_id="o" * 32, token=Token("EPRSqtUW-IVh7w74d-m", 1, 1, "r", 0), spec=spec)
 
-    fixed = 4 + 8 + 3  # of the message, of the spec, of the frame
+    fixed = 4 + 9 + 3  # of the message, of the spec, of the frame
     most = run(MAX_KEYS - fixed)
     assert received(Decoder("to_agent"), Encoder().frames([most])) == [most]
     with pytest.raises(FrameError) as e:

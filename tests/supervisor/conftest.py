@@ -21,7 +21,7 @@ from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.messages import Alive, Execution, RunStatusUpdate, Snapshot
 from jobscribe.protocol.requests import RunCancel, RunSimulation, RunSpec
 from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import slots
+from jobscribe.supervisor.core import rooms, slots
 from jobscribe.supervisor.core.decide import Decision, decide
 from jobscribe.supervisor.core.inputs import (
     AgentConnected,
@@ -120,9 +120,11 @@ class Stage:
 
     def _check(self, decision: Decision) -> None:
         assert slots.broken(self.world.slots) == []
+        for room in self.world.rooms.values():
+            assert rooms.broken(room) == []
         for jid, job in decision.touched.items():
             assert self.world.jobs[jid] == job == self.folded(jid)
-            assert len(job.live_tasks()) <= 1, "two live executions of one job"
+            assert len({(t.token.serial, t.token.attempt) for t in job.live_tasks()}) <= 1, "two live attempts of one job"
         for w in decision.writes:
             if w.stream.startswith("agent/"):
                 view = next(v for k, v in self.world.agents.items() if agent_stream(k) == w.stream)

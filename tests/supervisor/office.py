@@ -26,6 +26,7 @@ from jobscribe.supervisor.live import Live
 from jobscribe.supervisor.metrics import Counters
 from jobscribe.supervisor.outputs import Outputs
 from jobscribe.supervisor.progress import Progress
+from jobscribe.supervisor.samples import Metering
 
 UID, OTHER = "user0001", "user0002"
 WALL = 1_700_000_000.0
@@ -125,7 +126,8 @@ class Office:
         policy = Policy(agent_start_secs=agent_start_secs, agent_start_tries=1, cpu_slots=wide, op_run_slots=wide)
         self.engine = Engine(policy, self.store, self)
         self.progress = Progress(self.engine, self.counters)
-        self.hub = Hub(self.engine, self.progress, self.log, self.counters, lambda key: "a" * 32, 1)
+        self.metering = Metering(self.engine, self.counters, lambda: self.mono)
+        self.hub = Hub(self.engine, self.progress, self.metering, self.log, self.counters, lambda key: "a" * 32, 1)
         drivers: Any = {"local": object()}
         self.desk = Desk(
             self.engine, Feed(self.store), Outputs(self.hub, {}, os.urandom), self.progress, self.counters, self.log, self.now,
@@ -160,6 +162,7 @@ class Office:
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self.desk.projected(job)
+        self.metering.settle(job)
         self.live.changed(job, position)
 
     def connections(self) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import pytest
 from jobscribe.db.state import Job
+from jobscribe.protocol.diagnosis import Diagnosis
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.supervisor.core.inputs import DriverFailed
 from jobscribe.supervisor.core.status import status
@@ -177,3 +178,42 @@ def test_a_start_that_failed_for_want_of_something_says_what_to_do(kit):
     assert answer["sentence"] == "could not be started: no further process can be made"
     assert "what was missing: noProcesses" in answer["evidence"]
     assert any("ulimit -u" in t for t in answer["try"])
+
+
+# ---- what the exit table says
+
+
+def diagnosed(stage, kit, **changes):
+    """The answer for the same run, with another diagnosis of its task."""
+    run = stage.job().run
+    found = Diagnosis(code=3011, phrase="crash", type="user", behavior="unknown", reason="It crashed.", **changes)
+    tasks = tuple(kit.replace(t, diagnosis=found) for t in run.attempts[-1].tasks)
+    job = kit.replace(stage.job(), run=kit.replace(run, attempts=(kit.replace(run.attempts[-1], tasks=tasks),)))
+    return why(status(stage.world, job, 1, stage.now()), job, None)
+
+
+def test_the_diagnosis_of_the_task_that_stands_for_the_run_is_told_in_words(kit):
+    stage = ended(kit, ExitInfo(signal=11, last_lines="a\nb"))
+    answer = diagnosed(stage, kit, solutions=("Look.", "Try less."), hint="disk full", matched="b", excerpt="a\nb")
+    assert answer["diagnosis"] == {
+        "code": 3011, "phrase": "crash", "type": "user", "whose": "of the job: its program, its input, or what was asked for it",
+        "behavior": "unknown", "again": "whether trying again helps is not known", "reason": "It crashed.", "solutions": ["Look.", "Try less."],
+        "hint": "disk full", "matched": "b", "excerpt": "a\nb", "task": None,
+    }
+    assert answer["try"] == ["Look.", "Try less.", f"jobscribe job logs --stderr {kit.jid_of()}"]
+    # the raw exit stands beside it
+    assert answer["evidence"][0].startswith("exit: ended by signal 11 (SIGSEGV)")
+
+
+def test_solutions_of_the_table_take_the_place_of_general_ones_but_commands_stay(kit):
+    stage = ended(kit, ExitInfo(signal=9, out_of_memory=True))
+    assert diagnosed(stage, kit, solutions=("Look.",))["try"] == ["Look.", f"jobscribe job logs --stderr {kit.jid_of()}"]
+    assert "more memory" in diagnosed(stage, kit)["try"][0]
+    stage = ended(kit, ExitInfo(signal=15, stop_reason="shutdown"))
+    assert f"jobscribe trace {kit.jid_of()}" in diagnosed(stage, kit, solutions=("Look.",))["try"]
+
+
+def test_a_run_that_completed_or_is_not_over_has_no_diagnosis(kit):
+    assert ask(ended(kit, ExitInfo(code=0, out_of_memory=True)))["diagnosis"] is None
+    assert diagnosed(ended(kit, ExitInfo(code=0)), kit)["diagnosis"] is None
+    assert ask(ended(kit))["diagnosis"] is None

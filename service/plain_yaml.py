@@ -1,0 +1,93 @@
+"""The part of YAML that people write by hand, as plain data with its line numbers: mappings, lists, text, whole numbers, true, false, null.
+
+What is not needed for that is refused, and with it the traps: no aliases (a few lines that unfold to gigabytes), no tags, no second
+document, no key twice, nothing nested deeper than `DEPTH`. A word is text unless it is one of the few above: `no` and `1:30` stay text.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+DEPTH = 8
+#: Of one file.
+MAX_BYTES = 1024 * 1024
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+
+class Unreadable(Exception):
+    """The sentence says what is wrong and in which line."""
+
+
+class Lines(dict[str, Any]):
+    """A mapping that knows in which line it begins."""
+
+    line = 0
+
+
+def parsed(text: str) -> Any:
+    """The value of this text. Raises Unreadable."""
+    try:
+        events = yaml.parse(text, Loader=yaml.SafeLoader)
+        return _document(events)
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        raise Unreadable(f"line {mark.line + 1 if mark else '?'}: {e.problem or e.context}") from None
+    except yaml.YAMLError as e:
+        raise Unreadable(" ".join(str(e).split())) from None
+
+
+def _document(events: Iterator[Any]) -> Any:
+    value: Any = None
+    documents = 0
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _at(event, "there must be one document only")
+        elif not isinstance(event, yaml.StreamStartEvent | yaml.StreamEndEvent | yaml.DocumentEndEvent):
+            value = _value(event, events, 0)
+    return value
+
+
+def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
+    if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        raise _at(event, "there must be no anchors and aliases (& and *); text that begins so needs quotes")
+    if event.tag is not None and event.tag != "!":
+        raise _at(event, "there must be no tags (!); text that begins so needs quotes")
+    if depth > DEPTH:
+        raise _at(event, f"nothing may be nested deeper than {DEPTH}")
+    if isinstance(event, yaml.ScalarEvent):
+        return _scalar(event)
+    if isinstance(event, yaml.SequenceStartEvent):
+        items = []
+        while not isinstance(inner := next(events), yaml.SequenceEndEvent):
+            items.append(_value(inner, events, depth + 1))
+        return items
+    return _mapping(event, events, depth)
+
+
+def _mapping(event: Any, events: Iterator[Any], depth: int) -> Lines:
+    out = Lines()
+    out.line = event.start_mark.line + 1
+    while not isinstance(key := next(events), yaml.MappingEndEvent):
+        if not isinstance(key, yaml.ScalarEvent):
+            raise _at(key, "a key must be a word")
+        if key.value in out:
+            raise _at(key, f"{key.value[:80]!r} is there twice")
+        out[key.value] = _value(next(events), events, depth + 1)
+    return out
+
+
+def _scalar(event: Any) -> Any:
+    text = event.value
+    if not event.implicit[0]:
+        return text
+    return int(text) if _NUMBER.fullmatch(text) else _WORDS.get(text, text)
+
+
+def _at(event: Any, sentence: str) -> Unreadable:
+    return Unreadable(f"line {event.start_mark.line + 1}: {sentence}")
