@@ -83,6 +83,18 @@ class Cgroup:
         counts = [oom_kills(folder) for folder in _tree(self.memory)]  # version 1 counts for each folder alone
         return sum(c for c in counts if c is not None) if counts[:1] != [None] else None
 
+    def limit_memory(self, size: int) -> bool:
+        """All of it together may have so many bytes, swapped ones included; False where nobody counts that. Raises OSError."""
+        if self.memory is None:
+            return False
+        limit, swap, nothing = {
+            1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", size), 2: ("memory.max", "memory.swap.max", 0),
+        }[self.version]
+        _write(f"{self.memory}/{limit}", str(size).encode())
+        with contextlib.suppress(OSError):  # not every kernel counts what is swapped
+            _write(f"{self.memory}/{swap}", str(nothing).encode())
+        return True
+
     def remove(self) -> bool:
         """Take it away; False while somebody is in it."""
         for folder in self._folders():

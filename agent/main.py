@@ -153,6 +153,7 @@ class _Agent:
         self._log("connected")
         self._do(self._session.connected(time.monotonic()))
         self._reports.again()
+        self._samples.again()
 
     def _down(self) -> None:
         self._away_since = time.monotonic()

@@ -59,6 +59,11 @@ class Samples:
         if not self._following:
             self._cancel()
 
+    def again(self) -> None:
+        """There is a new connection: whoever is there knows nothing yet."""
+        if self._following and self._looking is None:
+            self._plan(asyncio.get_running_loop().time() + FIRST_SECS)
+
     def close(self) -> None:
         self._following.clear()
         self._cancel()

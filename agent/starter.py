@@ -66,6 +66,8 @@ class Starter:
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
         if shared is not None:
             order["job"] = shared.job
+        if spec.memory_bytes is not None:
+            order["memory"] = spec.memory_bytes
         try:
             text = script(token, spec, self._login.known or {}, evidence, umask=self._login.umask, shared=self._lines(shared))
         except Refusal as e:

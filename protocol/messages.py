@@ -58,6 +58,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     time_limit_secs: Secs | None = None
     grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
     core_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    #: no more than this, where the kernel can be told so
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
     #: of this task alone: nobody else may listen on them when it starts
     ports: tuple[PortNumber, ...] = ()
 

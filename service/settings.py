@@ -202,7 +202,8 @@ def _settings() -> dict[str, Setting]:
 
 
 GROUPS: dict[str, type[Any]] = {
-    "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "resources": ResourceSettings, "limits": LimitSettings, "log": LogSettings,
+    "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "resources": ResourceSettings,
+    "limits": LimitSettings, "log": LogSettings,
     "output": OutputSettings, "keeper": KeeperSettings, "apps": AppSettings, "purge": PurgeSettings,
     "exits": ExitSettings,
 }

@@ -21,10 +21,8 @@ from ..db.records import RecordWriter, catch_up
 from ..db.sqlite import SqliteStore
 from ..db.state import Job
 from ..db.store import Appended, Batch, Write
-from ..drivers.driver import AgentDriver, Capacity, TaskDriver
-from ..drivers.gpus import cards
+from ..drivers.driver import AgentDriver, TaskDriver
 from ..drivers.keeper_tasks import KeeperTasks
-from ..drivers.local import LocalDriver
 from ..protocol.errors import Refusal
 from ..protocol.heartbeat import Pace
 from ..protocol.ids import AgentKey, derived_id
@@ -34,16 +32,14 @@ from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
 from ..runtime.lag import LoopLag
 from ..runtime.log import capture_logging, log_uncaught
-from ..service.exit_table import load as load_exits
 from ..service.log import open_log
 from ..service.notify import Notifier
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
+from . import offers
 from .calls import Calls
 from .core.effects import Effect
 from .core.inputs import Now
-from .core.rooms import Node
-from .core.world import Policy
 from .desk import Desk
 from .engine import Engine
 from .feed import Feed
@@ -152,9 +148,9 @@ class _Supervisor:
         self._feed = Feed(self._store)
         system = self._store.read(SYSTEM)
         self._session, self._set_back, self._serial_floor = 1 + last_session(system), set_back(system), serial_floor(system)
-        self._drivers: dict[str, AgentDriver] = {"local": self._local_driver()}
+        self._drivers: dict[str, AgentDriver] = {"local": offers.local_driver(settings, root, descriptors=_many_descriptors())}
         self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
-        self._engine = Engine(self._policy(), self._store, self)
+        self._engine = Engine(offers.policy(settings, self._drivers, self._serial_floor), self._store, self)
         self._watchdog = Watchdog(notifier, self._store, self._standing)
         self._progress = Progress(self._engine, self._counters)
         self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
@@ -363,19 +359,6 @@ class _Supervisor:
     def _user_root(self) -> str:
         return self._settings.user_root or str(self._root / "user")
 
-    def _local_driver(self) -> LocalDriver:
-        slots, output, groups = self._settings.slots, self._settings.output, self._settings.keeper
-        capacity = Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel)
-        keeper = {
-            "outputCap": {"head": output.head_bytes, "tail": output.tail_bytes},
-            "cgroups": {"use": groups.cgroups, "pids": groups.job_pids or 0},
-        }
-        also = self._settings.apps.also
-        return LocalDriver(
-            self._root.path, self._root / "agents.json", cpu_slots=capacity, keeper_settings=keeper, apps=also,
-            descriptors=_many_descriptors(),
-        )
-
     def _task_drivers(self) -> dict[str, TaskDriver]:
         keeper = KeeperTasks(self._send, self._drivers, secrets.token_bytes)
         return {name: keeper for name, driver in self._drivers.items() if driver.capabilities.tasks == "keeper"}
@@ -383,29 +366,6 @@ class _Supervisor:
     def _send(self, key: AgentKey, message: ToAgent) -> None:
         if not self._hub.send(key, message):
             self._counters.add("sendWithoutConnection")
-
-    def _policy(self) -> Policy:
-        limits, slots = self._settings.limits, self._settings.slots
-        cpu: dict[tuple[str, str], int] = {}
-        for name, driver in self._drivers.items():
-            has = driver.capacity()
-            cpu[name, "sequential"], cpu[name, "parallel"] = has.sequential or 1, has.parallel or 1
-        return Policy(
-            cpu_slots=cpu, op_run_slots={pool: slots.op_run or max(slots.local_sequential, slots.local_parallel) for pool in cpu},
-            agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
-            time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs,
-            kept_plans=frozenset(self._settings.purge.kept_plans), serial_floor=self._serial_floor,
-            nodes={"local": (self._node(),)}, exits=load_exits(self._settings.exits.table), debug_secs=limits.debug_secs,
-        )
-
-    def _node(self) -> Node:
-        """This machine, as runs with roles see it."""
-        r = self._settings.resources
-        gpus = cards() if r.local_gpus == ("auto",) else r.local_gpus
-        first, last = r.local_ports
-        return Node(
-            host="localhost", address="127.0.0.1", cpu=r.local_cpu, memory_mb=r.local_memory_mb, gpus=gpus, first_port=first, last_port=last,
-        )
 
     def _records_failed(self, sentence: str) -> None:
         self._counters.add("recordNotWritten")

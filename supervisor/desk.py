@@ -15,7 +15,7 @@ from ..db.projection import attempt, roles, task
 from ..db.state import Job, Task
 from ..drivers.driver import AgentDriver
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, split_jid
+from ..protocol.ids import AgentKey, Token, split_jid
 from ..protocol.messages import LogChunk
 from ..protocol.requests import JobLog, JobTasks, RunCancel, RunMany, RunRelease, RunSimulation, RunSpec, RunStatusRequest
 from ..protocol.status import PURGED
@@ -28,7 +28,7 @@ from .engine import Durable, Engine
 from .feed import Feed
 from .how_ended import Ends
 from .metrics import Counters
-from .outputs import Outputs
+from .outputs import Outputs, asked_for
 from .progress import Progress
 from .requests import check_spec
 from .why import why
@@ -283,8 +283,8 @@ class Desk:
                 changed.clear()
                 await _wait(changed, deadline - loop.time())
 
-    async def read_log(self, request: JobLog) -> LogChunk:
-        """Bytes of output; a run that has not started yet is waited for. Raises Refusal."""
+    async def read_log(self, request: JobLog) -> tuple[LogChunk, Token | None]:
+        """Bytes of output, and whose they are; a run that has not started yet is waited for. Raises Refusal."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
         with self.watching(request.compute_jid) as changed:
@@ -295,7 +295,9 @@ class Desk:
                     raise Refusal("staleSerial", f"run {request.compute_job_serial} of {job.jid} is not the current one")
                 if run is None or run.attempts or not run.active or loop.time() >= deadline:
                     left = max(0.0, deadline - loop.time())
-                    return await self.outputs.read(job, msgspec.structs.replace(request, wait_secs=left))
+                    task = asked_for(job, request)
+                    chunk = await self.outputs.read(job, msgspec.structs.replace(request, wait_secs=left))
+                    return chunk, None if task is None else task.token
                 changed.clear()
                 await _wait(changed, deadline - loop.time())
 
@@ -338,6 +340,7 @@ class Desk:
             raise Refusal("notFound", f"the run has no attempt {wanted}")
         return {
             "computeJid": entry.job.jid, "computeJobSerial": run.serial, "state": run.status, "attempt": wanted, "roles": roles(run),
+            "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
             "attempts": [{k: v for k, v in attempt(a).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
                 {**task(t), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,

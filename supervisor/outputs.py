@@ -23,14 +23,14 @@ class Outputs:
 
     async def read(self, job: Job, request: JobLog) -> LogChunk:
         """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
-        task = _task(job, request)
+        task = asked_for(job, request)
         if task is None:
             over = job.run is None or not job.run.active
             return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)
         offset = request.offset
         if request.tail:
             offset = max(0, await self._size(task, request.stream) - request.tail)
-        if task.live and task.agent_key in self._hub.connections:
+        if not _over(task) and task.agent_key in self._hub.connections:
             return await self._from_agent(task, request, offset)
         return await self._from_evidence(task, request, offset)
 
@@ -59,7 +59,7 @@ class Outputs:
         data, size = await self._evidence(task, f"{request.stream}.log", offset, limit)
         next_offset = offset + len(data)
         return LogChunk(
-            op_id="0" * 32, offset=offset, next_offset=next_offset, data=data, dropped=skipped, end=not task.live and next_offset >= size,
+            op_id="0" * 32, offset=offset, next_offset=next_offset, data=data, dropped=skipped, end=_over(task) and next_offset >= size,
         )
 
     async def _evidence(self, task: Task, name: str, offset: int, limit: int) -> tuple[bytes, int]:
@@ -87,7 +87,12 @@ class _Dropped(msgspec.Struct, frozen=True):
     end: int = msgspec.field(name="to")
 
 
-def _task(job: Job, request: JobLog) -> Task | None:
+def _over(task: Task) -> bool:
+    """Can nothing follow? Of one that is kept for debugging nothing runs any more, however long it is kept."""
+    return not task.live or task.held is not None
+
+
+def asked_for(job: Job, request: JobLog) -> Task | None:
     """Whose output is asked for; None where nothing was placed yet. Raises Refusal("notFound")."""
     run, attempt = job.run, request.attempt
     if run is None or not run.attempts:

@@ -82,7 +82,7 @@ class Tail:
             tail=self._tail, wait_secs=WAIT_SECS,
         )
         try:
-            chunk = await self._desk.read_log(request)
+            chunk, _ = await self._desk.read_log(request)
         except Refusal as e:
             if e.code == "notFound":
                 raise

@@ -6,8 +6,11 @@ from typing import Any
 from ..db.state import Job, Run
 from ..protocol.diagnosis import AGAIN, WHOSE
 from ..protocol.exits import FAULTS, OUT_OF_MEMORY, ExitInfo, signal_name
+from ..protocol.roles import After
 
 Answer = dict[str, Any]
+#: Of attempts, tasks and runs that are waited for, so many are named: the latest, or the first.
+_NAMED = 5
 
 
 def why(status: dict[str, Any], job: Job, evidence_folder: str | None) -> Answer:
@@ -38,15 +41,65 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None) -> Answer
 
 
 def _live(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    if run.status == "pending":
-        answer["cause"] = status["queueState"]
-        answer["sentence"] = f"it has not started: {status['jobStatusMessage']}"
-        answer["try"] = ["jobscribe job list --active"]
-        return
-    answer["cause"] = "running"
-    task = run.live_tasks[0] if run.live_tasks else None
-    answer["sentence"] = f"it runs since {_utc(run.started_at)}" + (f" as pid {task.pid} on {task.host}" if task else "")
-    answer["try"] = [f"jobscribe job logs -f {answer['computeJid']}"]
+    jid, waits, message = answer["computeJid"], status["queueState"], status["jobStatusMessage"]
+    _attempts(answer, run)
+    answer["cause"] = waits or run.status
+    match waits:
+        case "debug_hold":
+            answer["sentence"], answer["try"] = f"it is kept for debugging: {message}", _entering(jid, run)
+        case "retry_wait":
+            answer["sentence"] = f"it waits to be tried again: {message}"
+            answer["try"] = [f"jobscribe job tasks {jid}", f"jobscribe job cancel {jid}   # to try it no more"]
+        case "dependency":
+            answer["sentence"] = f"it has not started: {message}"
+            answer["evidence"] += [f"it is to run after {_after(a)}" for a in run.waits_for[:_NAMED]]
+            answer["try"] = [f"jobscribe job why {run.waits_for[0].compute_jid}"] if run.waits_for else []
+        case "stopping":
+            answer["sentence"], answer["try"] = f"it is coming to its end: {message}", [f"jobscribe job tasks {jid}"]
+        case _ if run.status == "pending":
+            which = f"attempt {run.attempt + 1}" if run.retry is not None else "it"
+            answer["sentence"], answer["try"] = f"{which} has not started: {message}", ["jobscribe job list --active"]
+        case _:
+            _running(answer, run)
+
+
+def _running(answer: Answer, run: Run) -> None:
+    jid, live = answer["computeJid"], run.live_tasks
+    answer["sentence"] = f"it runs since {_utc(run.started_at)}"
+    if run.spec.roles:
+        running = sum(t.pid is not None for t in live)
+        answer["sentence"] += f", {running} of {sum(r.tasks for r in run.spec.roles)} tasks now"
+        answer["try"].append(f"jobscribe job tasks {jid}")
+    elif live:
+        answer["sentence"] += f" as pid {live[0].pid} on {live[0].host}"
+    answer["try"].append(f"jobscribe job logs -f {jid}")
+
+
+def _entering(jid: str, run: Run) -> list[str]:
+    """How to look at what is kept, and how to end that."""
+    held = [t.token for t in run.live_tasks if t.held is not None]
+    enter = [f"jobscribe job shell {jid} --role {t.role} --index {t.index}" for t in held[:_NAMED]]
+    return [*enter, f"jobscribe job release {jid}   # give back what it holds; it ends with the exit that it had"]
+
+
+def _attempts(answer: Answer, run: Run) -> None:
+    """What decided the latest attempt, and why those before it were tried again, and it not."""
+    for a in run.attempts[-_NAMED:]:
+        if a.decided is not None and a is run.attempts[-1]:
+            by = "" if a.decided.role is None else f" by {a.decided.role}/{a.decided.index}"
+            answer["evidence"].append(f"attempt {a.number} was decided{by}: {a.decided.reason}")
+        if a.retry is not None:
+            answer["evidence"].append(f"attempt {a.number} ended ({a.reason}) and is tried again: {a.retry.reason}")
+        if a.not_retried is not None and run.spec.retry is not None:
+            answer["evidence"].append(f"attempt {a.number} is not tried again: {a.not_retried}")
+    if run.stop is not None and not run.active and run.stop.reason != run.reason:
+        why = f"{run.stop.by} asked for its end ({run.stop.reason}) when it had failed already and was kept for debugging"
+        answer["evidence"].append(f"{why}: it ended with the exit that it had")
+
+
+def _after(after: After) -> str:
+    on = {"ok": "if that completes", "any": "however that ends", "failed": "if that does not complete"}[after.on]
+    return f"{after.compute_jid}, {on}"
 
 
 def _ended(answer: Answer, run: Run) -> None:
@@ -56,7 +109,14 @@ def _ended(answer: Answer, run: Run) -> None:
         answer["evidence"].append(f"exit: {exit_.sentence()} (said by the {exit_.source})")
         answer["lastLines"], answer["terminationMessage"] = exit_.last_lines, exit_.termination_message
         _memory(answer, exit_)
+    _attempts(answer, run)
     match run.reason:
+        case "dependency":
+            answer["sentence"] = "it was canceled, for a run that it was to run after did not end in the way it asked for"
+            over = [a for a in run.spec.after if a.compute_jid not in {w.compute_jid for w in run.waits_for}] or run.spec.after
+            answer["evidence"] += [f"it was to run after {_after(a)}" for a in over[-_NAMED:]]
+            answer["not"] = ["canceled by anyone", "a failure of its own: it never started"]
+            answer["try"] = [f"jobscribe job why {over[-1].compute_jid}"] if over else []
         case "cancel":
             stop = run.stop
             answer["sentence"] = f"it was canceled by {stop.by}" + (f": {stop.note}" if stop.note else "") if stop else "it was canceled"
@@ -83,6 +143,8 @@ def _ended(answer: Answer, run: Run) -> None:
         case _:
             _own_exit(answer, run, exit_)
     _diagnosed(answer, run)
+    if run.spec.roles:
+        answer["try"].append(f"jobscribe job tasks {jid}")
     if run.status == "error":
         answer["try"].append(f"jobscribe job logs --stderr {jid}")
 
@@ -106,15 +168,19 @@ def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None) -> None:
     if memory:
         answer["try"].append(_MORE_MEMORY)
     if run.status == "completed":
-        answer["sentence"] = "it completed with exit code 0" + (f", but {OUT_OF_MEMORY}" if memory else "")
+        decided = run.attempts[-1].decided if run.attempts else None
+        how = "with exit code 0" if decided is None else "because its tasks did what it asked of them"
+        answer["sentence"] = f"it completed {how}" + (f", but {OUT_OF_MEMORY}" if memory else "")
         return
     answer["not"] += ["canceled by anyone", "a time limit"]
+    task = run.telling if run.spec.roles else None
+    who = "it" if task is None else f"its task {task.token.role}/{task.token.index}"
     if exit_ is None:
         answer["sentence"] = run.error or "it failed"
     elif exit_.signal is not None:
-        answer["sentence"] = f"it was ended by {signal_name(exit_.signal)}, which this system did not send"
+        answer["sentence"] = f"{who} was ended by {signal_name(exit_.signal)}, which this system did not send"
     else:
-        answer["sentence"] = f"it ended by itself with exit code {exit_.code}" + _CODES.get(exit_.code or 0, "")
+        answer["sentence"] = f"{who} ended by itself with exit code {exit_.code}" + _CODES.get(exit_.code or 0, "")
     if memory:
         answer["sentence"] += f": {OUT_OF_MEMORY}"
 

@@ -138,6 +138,8 @@ class Jobs:
             raise StartFailed("its start order is not complete: an absolute run directory and a script are needed", consumed=False)
         if not isinstance(order.get("input"), str | None):
             raise StartFailed("its start order holds an input that is no text", consumed=False)
+        if not isinstance(order.get("memory"), int | None):
+            raise StartFailed("its start order holds a limit of memory that is no number", consumed=False)
         if not isinstance(order.get("job"), str | None):
             raise StartFailed("its start order holds a description of its job that is no text", consumed=False)
         if "\0" in e.token or not (limit is None or isinstance(limit, int | float)) or not isinstance(grace, int | float | None):

@@ -94,6 +94,7 @@ class Launcher:
 
     def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
         e.cgroup = self._cgroup(e.name)
+        self._limit(e, order.get("memory"))
         moves_in = e.cgroup is not None and not self._inside(e.cgroup)
         _write_script(e, order["script"], moves_in=moves_in)
         if order.get("input") is not None:
@@ -118,6 +119,15 @@ class Launcher:
         except OSError as error:
             self._once("made", f"no cgroup can be made for {name}: {error.strerror}; jobs start without, and are found by other means")
             return None
+
+    def _limit(self, e: Execution, memory: int | None) -> None:
+        """What it asked for is what it may have, where the kernel can be told so."""
+        if memory is None or e.cgroup is None:
+            return
+        try:
+            e.cgroup.limit_memory(memory)
+        except OSError as error:
+            self._once("memory", f"the memory of {e.name} cannot be limited: {error.strerror}; jobs start without a limit")
 
     def _inside(self, cgroup: Cgroup) -> bool:
         return cgroup.version == 2 and self._cgroups.born_inside

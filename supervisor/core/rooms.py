@@ -155,7 +155,10 @@ def wait_of(room: Room, ticket: Ticket) -> Lack | None:
         return None
     if ahead := bisect_left(room.queue, (claim.number, ticket)):
         return shortage.behind(ahead)
-    return shortage.lack(packing.needs_of(claim.roles), _spaces(room))
+    lack = shortage.lack(packing.needs_of(claim.roles), _spaces(room))
+    never = too_much(room.nodes, claim.roles) if room.nodes else None
+    # it was accepted when there was more
+    return lack if never is None else Lack(lack.code, 0, f"{lack.sentence}; it does not fit even if nothing else runs: {never}")
 
 
 def usage(room: Room) -> list[dict[str, object]]:

@@ -62,7 +62,7 @@ def too_much(nodes: Sequence[Node], roles: Sequence[TaskRole]) -> str | None:
     if crowd := _same_port_too_often(needs, spaces):
         return crowd
     stuck = None if packing.pack(needs, spaces) is not None else packing.stuck(needs, spaces)
-    return None if stuck is None else f"even if nothing else ran, {_scattered(stuck, _tasks(needs))}"
+    return None if stuck is None else f"if nothing else ran, {_scattered(stuck, _tasks(needs))}"
 
 
 def amount(what: int, n: int) -> str:

@@ -84,7 +84,7 @@ def _member(turn: Turn, run: Run, token: Token, role: TaskRole, place: Place) ->
     return TaskSpec(
         command=role.command, run_dir=directory, env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory}, wrap=spec.wrap,
         time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
-        ports=tuple(sorted(port for ports in place.ports.values() for port in ports)),
+        memory_bytes=role.memory_mb * 2**20, ports=tuple(sorted(port for ports in place.ports.values() for port in ports)),
     )
 
 

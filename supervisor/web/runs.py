@@ -58,11 +58,15 @@ async def job_list(h: Handler) -> Any:
 async def job_log(h: Handler) -> Any:
     request: JobLog = h.parsed(JobLog)
     h.owner = request.uid
-    chunk = await h.desk.read_log(request)
+    chunk, token = await h.desk.read_log(request)
     h.services.unsent.check(h.owner, len(chunk.data))
     h.set_header("Content-Type", "application/octet-stream")
     for name, value in (("Offset", chunk.offset), ("Next-Offset", chunk.next_offset), ("Dropped", chunk.dropped)):
         h.set_header("X-Jobscribe-" + name, str(value))
+    if token is not None:
+        # the run's latest attempt, and the task that stands for it, may be others by the next piece
+        for name, said in (("Attempt", token.attempt), ("Role", token.role), ("Index", token.index)):
+            h.set_header("X-Jobscribe-" + name, str(said))
     h.set_header("X-Jobscribe-End", "true" if chunk.end else "false")
     h.end(chunk.data)
 

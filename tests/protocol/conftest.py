@@ -26,7 +26,7 @@ EXECUTION = m.Execution(
 )
 SPEC = m.TaskSpec(
     command=("/bin/echo", "größer\n"), run_dir="/srv/user/EPRSqtUW", env={"A": "b", "EMPTY": ""}, wrap=("nice", "-5"), time_limit_secs=60.5,
-    grace_secs=1.5, core_bytes=1024, ports=(23_000, 23_001),
+    grace_secs=1.5, core_bytes=1024, memory_bytes=2**30, ports=(23_000, 23_001),
 )
 
 

@@ -174,7 +174,7 @@ def test_more_keys_than_the_other_end_reads_are_refused_before_they_are_sent() -
         spec = m.TaskSpec(command=("c",), run_dir="d", env={str(i): "" for i in range(n)})
         return m.Run(op_id="o" * 32, token=Token("EPRSqtUW-IVh7w74d-m", 1, 1, "r", 0), spec=spec)
 
-    fixed = 4 + 9 + 3  # of the message, of the spec, of the frame
+    fixed = 4 + 10 + 3  # of the message, of the spec, of the frame
     most = run(MAX_KEYS - fixed)
     assert received(Decoder("to_agent"), Encoder().frames([most])) == [most]
     with pytest.raises(FrameError) as e:

@@ -1,7 +1,7 @@
 """What an exit means: who stopped it, then facts, then its signal, then its code. Output decides nothing, and exit 0 is a success."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobscribe.protocol.diagnosis import (
@@ -162,9 +162,14 @@ def test_of_a_long_line_the_beginning_is_seen() -> None:
         assert (found.hint, found.matched and len(found.matched)) == (hint, LINE_CHARS if hint else None)
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=700), min_size=1, max_size=40), st.data())
-def test_an_excerpt_is_bounded_has_the_match_and_leaves_out_no_line_between(lines: list[str], data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(lines) - 1))
+LINES = st.builds(lambda letter, n: letter * n, st.characters(codec="utf-8", exclude_characters="\n"), st.integers(0, 700))
+
+
+@given(st.lists(LINES, min_size=1, max_size=40), st.integers(0, 39))
+@example(["ü" * 700] * 40, 20)
+@example(["x" * 292] * 15, 0)
+def test_an_excerpt_is_bounded_has_the_match_and_leaves_out_no_line_between(lines: list[str], at: int) -> None:
+    at %= len(lines)
     text = excerpt(lines, at)
     kept = text.split("\n")
     assert len(text.encode()) <= EXCERPT_BYTES

@@ -239,3 +239,60 @@ def test_runs_wait_for_others_to_end(roomy: Site) -> None:
     late = spec(["true"], after=[{"computeJid": jid_of(slow), "on": "ok"}])
     answer = roomy.ask("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": late}).encode())
     assert (answer.code, answer.json()["code"]) == (409, "dependencyNever")
+
+
+def test_a_static_range_is_given_as_it_was_asked_for_and_refused_where_it_cannot_be(roomy: Site) -> None:
+    run = gang(role("one", 'echo $PAI_CONTAINER_HOST_grpc_PORT_LIST', ports=[{"label": "grpc", "begin": 21_500, "count": 2}]))
+    assert roomy.finished(run)["state"] == "completed"
+    assert output(roomy, run, "one") == "21500,21501\n"
+    twice = gang(role("two", "true", tasks=2, ports=[{"label": "grpc", "begin": 21_500}]))
+    answer = roomy.ask("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": twice}).encode())
+    assert (answer.code, answer.json()["code"]) == (400, "resourceExceeded") and "21500" in answer.json()["error"]
+
+
+def test_of_fifty_gangs_at_once_no_two_tasks_share_a_port(make_site: Callable[..., Site]) -> None:
+    site = make_site("resources.local_cpu=200", "resources.local_memory_mb=100000", "slots.op_run=60").start()
+    runs = [gang(role("main", "while [ ! -e ../../go ]; do sleep 0.1; done", tasks=2)) for _ in range(50)]
+    for run in runs:
+        site.submit(run)
+    until(lambda: all(site.status(run)["roles"]["main"]["running"] == 2 for run in runs), "all run", secs=60.0)
+    ports = [p for run in runs for t in tasks(site, run)["tasks"] for given in t["ports"].values() for p in given]
+    assert len(ports) == len(set(ports)) == 200
+    for run in runs:
+        with open(f"{site.status(run)['runDir']}/go", "w"):
+            pass
+    assert {site.wait(run)["state"] for run in runs} == {"completed"}
+
+
+def test_a_canceled_hold_ends_as_the_task_ended(roomy: Site) -> None:
+    run = gang(role("main", "exit 3"), debugSecs=600.0, retry={"count": 5})
+    roomy.submit(run)
+    until(lambda: roomy.status(run)["queueState"] == "debug_hold", "it is kept")
+    roomy.cancel(run)
+    over = roomy.wait(run)
+    assert (over["state"], over["exit"]["code"], over["attempt"]) == ("error", 3, 1), "it had failed, and is not tried again"
+
+
+def test_the_log_of_an_attempt_is_there_while_the_next_one_runs(roomy: Site) -> None:
+    run = gang(role("main", 'echo attempt $JOBSCRIBE_ATTEMPT; [ $JOBSCRIBE_ATTEMPT = 1 ] && exit 1; exec sleep 600'), retry={"count": 1})
+    roomy.submit(run)
+    until(lambda: (s := roomy.status(run))["attempt"] == 2 and s["roles"]["main"]["running"] == 1, "the second one runs")
+    assert output(roomy, run, "main", attempt=1) == "attempt 1\n"
+    until(lambda: output(roomy, run, "main") == "attempt 2\n", "and writes")
+    roomy.cancel(run)
+    assert roomy.wait(run)["state"] == "canceled"
+
+
+def test_a_task_has_no_more_memory_than_its_role_asks_for(roomy: Site) -> None:
+    run = gang(role("greedy", ["tail", "/dev/zero"], memoryMb=32), retry={"count": 2, "platform": 2})
+    roomy.submit(gang(role("first", "true")))
+    keeper = until(lambda: next(iter(roomy.root.glob("agent/*parallel*/agent.log")), None), "there is an agent")
+    said = until(lambda: "cgroups of jobs" in (text := keeper.read_text()) and text, "it says whether there are cgroups")
+    line = next(line for line in said.splitlines() if "cgroups of jobs" in line)
+    if not line.rstrip().endswith(("v1", "v2")):
+        pytest.skip(f"memory of jobs cannot be limited here ({line.split('cgroups of jobs: ')[1]}): run as root, or with a delegated cgroup")
+    over = roomy.finished(run)
+    assert (over["state"], over["attempt"]) == ("error", 1), "to try it again would not help"
+    assert over["exit"]["outOfMemory"] is True and over["diagnosis"]["type"] == "user", over
+    survivor = gang(role("parent", "tail /dev/zero; exit 0", memoryMb=32))
+    assert roomy.finished(survivor)["state"] == "completed", "an exit 0 is a success, whatever was killed"
