@@ -59,6 +59,7 @@ bench: venv
 	@etc/venv.sh test,check,bench
 	$(python) tests/bench/run.py
 	$(python) tests/bench/front_bench.py
+	$(python) tests/bench/roles_bench.py
 
 clean:
 	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -27,13 +27,20 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "job": {
-        "submit": ("submit", "submit", "Submit a command, or many; print the computeJid and return."),
+        "submit": ("submit", "submit", "Submit a command, many, or a job file; print the computeJids and return."),
+        "lint": ("lint", "lint", "Check job files, without a supervisor."),
         "list": ("jobs", "list_jobs", "List jobs, newest change first."),
         "status": ("jobs", "status", "Show how jobs stand."),
-        "logs": ("logs", "logs", "Print what a job wrote."),
+        "tasks": ("tasks", "tasks", "Show the tasks and attempts of a job."),
+        "logs": ("logs", "logs", "Print what a job, or one task of it, wrote."),
+        "shell": ("shell", "shell", "Enter a task: a shell in its directory and environment."),
+        "release": ("tasks", "release", "End the debugging of tasks that failed and are kept."),
         "cancel": ("steer", "cancel", "Cancel jobs."),
+        "metrics": ("metrics", "metrics", "Show what the tasks of a job take: processors, memory, disks, GPUs."),
         "why": ("insight", "why", "Explain why a job waits, or ended as it did."),
+        "group": ("arrays", "group", "Show how the runs of an array or simulation stand."),
         "wait": ("steer", "wait", "Wait for jobs; exit with the job's code."),
+        "exits": ("exits", "exits", "Explain exit codes and signals, from the table that ships."),
     },
     "config": {
         "show": ("config", "show", "Show every setting and where its value comes from."),

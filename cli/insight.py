@@ -22,9 +22,23 @@ def why(name: str) -> None:
         return
     cause = f" ({answer['cause']})" if answer.get("cause") else ""
     s.screen.line(f"job {jid} {answer.get('state')}{cause}: {answer.get('sentence')}")
-    for label, values in _sections(answer):
+    means = _diagnosis(answer.get("diagnosis")) if answer.get("state") == "error" else []
+    for label, values in (*means, *_sections(answer)):
         for i, value in enumerate(values):
             s.screen.line(f"  {label if i == 0 else '':<{_WIDTH}}{value}")
+
+
+def _diagnosis(found: dict[str, Any] | None) -> list[tuple[str, list[str]]]:
+    """What the exit table says, in lines; a hint apart, as it may be wrong. Its excerpt is among the last lines anyway."""
+    if not found:
+        return []
+    who = f" (task {found['task']})" if found.get("task") else ""
+    lines = [("means", [f"{found['phrase']} ({found['code']}){who}: {found['reason']}"])]
+    if (found["type"], found["behavior"]) != ("unknown", "unknown"):
+        lines[0][1].append(f"{found['whose']}; {found['again']}")
+    if found.get("hint"):
+        lines.append(("hint", [f"perhaps {found['hint']}, by this line of its output:", f"  {found['matched']}"]))
+    return lines
 
 
 def _sections(answer: dict[str, Any]) -> list[tuple[str, list[str]]]:

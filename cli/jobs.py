@@ -8,11 +8,14 @@ import click
 from .names import whole
 from .quantities import duration, moment
 from .session import command, session
+from .tasks import at_most, attempt_line, hints
 
 if TYPE_CHECKING:
     from ..client.replies import RunState
 
 _HEADS = ("JOB", "STATUS", "QUEUED", "TOOK", "REASON", "KIND")
+#: Of the attempts that are over, and of the runs that are waited for, so many are told.
+_ATTEMPTS_SHOWN, _AFTER_SHOWN = 5, 5
 _STATUSES = ["pending", "running", "completed", "canceled", "error"]
 
 
@@ -51,18 +54,43 @@ def status(names: tuple[str, ...]) -> None:
         s.screen.value("jobscribe.job.status/1", {"items": [state.raw for state in states]})
         return
     for jid, state in zip(jids, states, strict=True):
-        for line in _told(jid, state):
+        again = state.roles is not None or (state.attempt or 0) > 1
+        answer = s.client_for(jid).tasks(jid) if again else None
+        for line in _told(jid, state, answer):
             s.screen.line(line)
+        for line in hints(s, jid, answer["tasks"]) if answer is not None else ():
+            s.screen.say(line)
 
 
-def _told(jid: str, state: "RunState") -> list[str]:
+def _told(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[str]:
+    waits = state.queue_state if state.state in ("pending", "running") else None
     rows: list[tuple[str, object]] = [
-        ("state", state.sentence()), ("serial", state.compute_job_serial), ("queued", moment(state.compute_job_queued)),
+        ("state", state.sentence()), ("waits", waits), *(("after", other) for other in state.waits_for[:_AFTER_SHOWN]),
+        ("serial", state.compute_job_serial), ("queued", moment(state.compute_job_queued)),
         ("started", moment(state.compute_job_start)), ("ended", moment(state.compute_job_end)),
         ("took", None if state.elapsed_time is None else duration(state.elapsed_time)),
         ("exit", None if state.exit is None else state.exit.sentence()),
-        ("attempt", state.attempt if (state.attempt or 0) > 1 else None), ("directory", state.run_dir),
+        *_attempts(answer), *_roles(state), ("directory", state.run_dir),
     ]
     if not state.known:
         rows.insert(1, ("not known", f"since {moment(state.since)}"))
     return [jid, *(f"  {name:<10}{value}" for name, value in rows if value not in (None, "-"))]
+
+
+def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:
+    """The latest, and how those ended that are over; of a run that may have only one, nothing."""
+    if answer is None or not answer["attempt"] or (answer["policy"] is None and answer["attempt"] == 1):
+        return []
+    over = [a for a in answer["attempts"] if a["endedAt"] is not None][-_ATTEMPTS_SHOWN:]
+    rows: list[tuple[str, object]] = [("attempt", f"{answer['attempt']}{at_most(answer)}")]
+    return rows + [("", f"{a['number']} {attempt_line(a)}") for a in over]
+
+
+def _roles(state: "RunState") -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    for name, counts in (state.roles or {}).items():
+        tasks = counts.get("tasks", 0)
+        told = ", ".join(f"{n} {what}" for what, n in counts.items() if what != "tasks" and n)
+        many = "1 task" if tasks == 1 else f"{tasks} tasks"
+        rows.append(("" if rows else "roles", f"{name}: {many}, {told or 'none placed'}"))
+    return rows

@@ -7,6 +7,7 @@ from ..protocol.errors import Refusal
 from .session import Session
 
 _WHOLE = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z", re.ASCII)
+_GROUP = re.compile(r"(?:([A-Za-z0-9]{8})-)?([A-Za-z0-9]{8})(?:-[A-Za-z][A-Za-z0-9_]{0,63})?\Z", re.ASCII)
 _BEGINNING = re.compile(r"[A-Za-z0-9_-]{1,80}\Z", re.ASCII)
 #: `last` is looked for among so many jobs that changed last.
 LAST_AMONG = 1000
@@ -26,6 +27,18 @@ def whole(session: Session, name: str) -> str:
     if not _BEGINNING.match(name):
         raise Refusal("badRequest", f"a job is named by its computeJid, a beginning of it, or 'last'; got {ascii(name)[:60]}")
     return _beginning(session, name)
+
+
+def group_named(session: Session, name: str) -> tuple[str, str]:
+    """(uid, simulation id) of a group: its simulation id, `<uid>-<simulation id>`, a computeJid of it, or `last`.
+
+    Raises Refusal (badRequest, notFound) or ClientError.
+    """
+    match = _GROUP.match(_last(session) if name == "last" else name)
+    if match is None:
+        what = "a group is named by its simulation id (8 letters or digits), as it was printed, by one of its jobs, or by 'last'"
+        raise Refusal("badRequest", f"{what}; got {ascii(name)[:60]}")
+    return match[1] or session.client().uid, match[2]
 
 
 def _last(session: Session) -> str:

@@ -1,4 +1,4 @@
-"""`job submit`: one command, or one a line from a file, sent in bulk."""
+"""`job submit`: one command, or one a line from a file, sent in bulk. (What a job file describes is `describe`'s.)"""
 
 import time
 from collections.abc import Iterator
@@ -26,21 +26,48 @@ SLICE_BYTES = 1024 * 1024
 @click.option(
     "--from", "source", type=click.File("rb"), metavar="FILE", help="One command a line, each for /bin/sh -c; - for standard input."
 )
+@click.option("--array", "indices", metavar="0-99%10", help="One run for each index, ten at once; see ARRAY_INDEX in their environment.")
+@click.option("--group", metavar="GROUP", help="With --array: in this group; what completed there, and is unchanged, is not run again.")
+@click.option("-f", "--file", "path", metavar="FILE", help="The jobs that this file describes (YAML or JSON); - for standard input.")
+@click.option("--dry-run", "dry", is_flag=True, help="With -f: show every task, its command and environment, and submit nothing.")
 @click.argument("words", nargs=-1, metavar="-- COMMAND...")
-def submit(words: tuple[str, ...], source: IO[bytes] | None, quiet: bool, **options: Any) -> None:
+def submit(
+    words: tuple[str, ...], source: IO[bytes] | None, quiet: bool, indices: str | None, group: str | None, path: str | None, dry: bool,
+    **options: Any,
+) -> None:
     """Submit a command and return as soon as it is on file; prints its computeJid.
 
     It runs in a run directory of its own, in your login environment plus --env, without standard input. With --from empty
-    lines and lines that begin with # are skipped.
+    lines and lines that begin with # are skipped. With -f all is said by the file (see `job lint`).
     """
-    if bool(words) == (source is not None):
-        raise click.UsageError("give either a COMMAND or --from FILE")
+    if bool(words) + (source is not None) + (path is not None) != 1:
+        raise click.UsageError("give either a COMMAND, --from FILE or -f FILE")
+    if dry and path is None:
+        raise click.UsageError("--dry-run goes with -f FILE")
+    if indices is not None and not words:
+        raise click.UsageError("--array takes a COMMAND, and no file: a job file says it itself")
+    if group is not None and indices is None:
+        raise click.UsageError("--group goes with --array")
     fields = spec_options(**options)
     s = session()
-    if source is None:
+    if path is not None:
+        _described(s, path, fields, quiet, dry)
+    elif indices is not None:
+        from .arrays import submit_array
+
+        submit_array(s, words, indices, group, fields, quiet)
+    elif source is None:
         _one(s, words, fields, quiet)
     else:
         _many(s, source, fields, quiet)
+
+
+def _described(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:
+    if any(value is not None for value in fields.values()):
+        raise click.UsageError("with -f the file says everything: time limits, variables and the like belong into it")
+    from .describe import dry_run, submit_file
+
+    (dry_run if dry else submit_file)(s, path, quiet)
 
 
 def _one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool) -> None:

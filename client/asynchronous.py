@@ -16,11 +16,13 @@ from .address import Source, fixed, in_root
 from .async_connection import AsyncConnection
 from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
-from .replies import JobPage, LoggedEvent, LogPart, RunState
+from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
 
 BUDGET_SECS = 30.0
 IDLE_SECS = 60.0
+#: Runs of a group in one answer.
+GROUP_PAGE = 1000
 
 
 class AsyncClient:
@@ -72,7 +74,19 @@ class AsyncClient:
         runs = body.get("runs")
         if not isinstance(runs, list) or len(runs) != len(specs):
             raise own("notASupervisor", "the answer to run-many does not name each run")
-        return [from_body(r) if is_error(r) else self._job(requests.state_from(r)) for r in runs]
+        return list(map(self._submitted, runs))
+
+    async def submit_description(self, description: object, *, req_id: str | None = None) -> dict[str, list["AsyncJob | ClientError"]]:
+        """Submit the jobs of a description (docs/jobs.md), as plain data: all of them, or none. Returns the runs of each, by its name.
+
+        What is wrong with it is in `ClientError.more["problems"]`. A run is a ClientError where what it waits for had ended meanwhile.
+        """
+        body = await self._object(requests.run_description(await self.uid(), description, req_id or fresh.req_id()))
+        return {name: list(map(self._submitted, runs)) for name, runs in requests.runs_by_job(body).items()}
+
+    async def plan(self, spec: RunSpec) -> dict[str, Any]:
+        """What this run would be: where each task would be, its command and environment, and the rules. Nothing is stored."""
+        return await self._object(requests.run_plan(spec))
 
     def job(self, jid: str, serial: int = 0) -> "AsyncJob":
         return AsyncJob(self, jid, serial, None)
@@ -97,6 +111,62 @@ class AsyncClient:
         """Cancel the run; final once this returns. Repeating it is harmless."""
         return await self._state(requests.run_cancel(await self.uid(), jid, fresh.req_id(), serial, reason))
 
+    async def release(self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None) -> RunState:
+        """Give back tasks that were kept for debugging, of this role and index or all: they end with the exits that they had."""
+        return await self._state(requests.run_release(await self.uid(), jid, serial, role, index))
+
+    # ---- groups
+
+    async def submit_array(self, spec: RunSpec, indices: str, *, req_id: str | None = None) -> dict[str, Any]:
+        """One run for each index ("0-9,20%5", see protocol.arrays), in one request, answered when all are durable.
+
+        {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused": [{"index", "code", "error"}]}. What
+        completed before, and has not changed, is not run again.
+        """
+        return await self._object(requests.run_array(spec, indices, req_id or fresh.req_id()))
+
+    async def group(
+        self, sid: str, *, status: str | None = None, after: str | None = None, limit: int = 100, wait_secs: float = 0.0
+    ) -> GroupState:
+        """How the runs of a simulation stand, and a page of them. status: one of protocol.requests.GroupStatus. limit: 0 for counts alone.
+
+        wait_secs: answer as soon as nothing is left of any of them, at the latest after so many seconds (at most 20).
+        """
+        request = requests.group_request(await self.uid(), sid, status, after, limit, wait_secs)
+        return requests.group_state((await self._connection.call(requests.job_group(request))).body)
+
+    async def group_runs(self, sid: str, *, status: str | None = None) -> AsyncIterator[GroupRun]:
+        """All runs of a simulation, or those with this status, in the order of their indices."""
+        after: str | None = None
+        while True:
+            page = await self.group(sid, status=status, after=after, limit=GROUP_PAGE)
+            for run in page.runs:
+                yield run
+            after = page.next
+            if after is None:
+                return
+
+    async def wait_group(self, sid: str, *, timeout: float | None = None) -> GroupState:
+        """Its counts when nothing of its runs is left; after `timeout` seconds as they are then (see `over`)."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = Pause()
+        while True:
+            begun = time.monotonic()
+            left = requests.LONG_POLL_SECS if end is None else end - begun
+            state = await self.group(sid, limit=0, wait_secs=left)
+            if state.over or left <= 0:
+                return state
+            short = pause.after(time.monotonic() - begun)
+            await asyncio.sleep(short if end is None else max(0.0, min(short, end - time.monotonic())))
+
+    async def cancel_group(
+        self, sid: str, *, indices: str | None = None, models: Sequence[str] | None = None, status: str | None = None, reason: str = "",
+        req_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Cancel the runs of a simulation, or some of them: {"asked", "canceled", "over", "missing"}. Final once this returns."""
+        request = requests.cancel_request(await self.uid(), sid, req_id or fresh.req_id(), indices, models, status, reason)
+        return await self._object(requests.group_cancel(request))
+
     # ---- what is known
 
     async def jobs(
@@ -108,10 +178,14 @@ class AsyncClient:
         return requests.page_of((await self._connection.call(requests.job_list(request))).body)
 
     async def logs(
-        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, offset: int = 0, tail: int = 0, follow: bool = False
+        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
+        tail: int = 0, follow: bool = False,
     ) -> AsyncIterator[LogPart]:
-        """The bytes of a stream, piece by piece; `follow` goes on until nothing can follow any more."""
-        cursor = LogCursor(await self.uid(), jid, stream, attempt=attempt, offset=offset, tail=tail, follow=follow)
+        """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can follow any more.
+
+        attempt 0: the latest. role None: the task that stands for the attempt, or its first; each part says whose it is.
+        """
+        cursor = LogCursor(await self.uid(), jid, stream, attempt=attempt, role=role, index=index, offset=offset, tail=tail, follow=follow)
         pause = Pause()
         while not cursor.done:
             begun = time.monotonic()
@@ -127,11 +201,20 @@ class AsyncClient:
                 else:
                     await asyncio.sleep(pause.after(time.monotonic() - begun))
 
+    async def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
+        """{"attempt", "attempts", "tasks"}: the attempts of the current run, and the tasks of one of them (0: the latest)."""
+        return await self._object(requests.job_tasks(await self.uid(), jid, serial, attempt))
+
     async def story(self, jid: str) -> dict[str, Any]:
         return await self._object(requests.job_story(await self.uid(), jid))
 
     async def why(self, jid: str) -> dict[str, Any]:
         return await self._object(requests.job_why(await self.uid(), jid))
+
+    async def metrics(
+        self, jid: str, *, serial: int = 0, series: bool = False, role: str | None = None, index: int | None = None
+    ) -> dict[str, Any]:
+        return await self._object(requests.job_metrics(await self.uid(), jid, serial, series, role, index))
 
     async def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         return await self._object(requests.trace(id_, None if all_users else await self.uid(), logs))
@@ -164,6 +247,9 @@ class AsyncClient:
     async def _state(self, call: requests.Call) -> RunState:
         return requests.state_of((await self._connection.call(call)).body)
 
+    def _submitted(self, answer: dict[str, Any]) -> "AsyncJob | ClientError":
+        return from_body(answer) if is_error(answer) else self._job(requests.state_from(answer))
+
     def _job(self, state: RunState) -> "AsyncJob":
         return AsyncJob(self, state.compute_jid, state.compute_job_serial or 0, state)
 
@@ -185,6 +271,12 @@ class AsyncJob:
 
     async def cancel(self, reason: str = "") -> RunState:
         return await self.client.cancel(self.jid, serial=self.serial, reason=reason)
+
+    async def tasks(self, attempt: int = 0) -> dict[str, Any]:
+        return await self.client.tasks(self.jid, attempt, serial=self.serial)
+
+    async def release(self, role: str | None = None, index: int | None = None) -> RunState:
+        return await self.client.release(self.jid, serial=self.serial, role=role, index=index)
 
     def logs(self, stream: Stream = "stdout", **options: Any) -> AsyncIterator[LogPart]:
         return self.client.logs(self.jid, stream, **options)

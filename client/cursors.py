@@ -30,12 +30,16 @@ class Pause:
 
 
 class LogCursor:
-    """Reads one stream of one attempt. follow: go on until the execution is over; otherwise to what is there now."""
+    """Reads one stream of one task. follow: go on until the execution is over; otherwise to what is there now.
+
+    Which task stands for a run, and which attempt is the latest, may change meanwhile: whose bytes came first is read on.
+    """
 
     def __init__(
-        self, uid: str, jid: str, stream: Stream, *, attempt: int = 0, offset: int = 0, tail: int = 0, follow: bool = False
+        self, uid: str, jid: str, stream: Stream, *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
+        tail: int = 0, follow: bool = False,
     ) -> None:
-        self._uid, self._jid, self._stream, self._attempt = uid, jid, stream, attempt
+        self._uid, self._jid, self._stream, self._attempt, self._role, self._index = uid, jid, stream, attempt, role, index
         self.offset, self._tail, self._follow = offset, tail, follow
         self._run_over = False
         self._empty = False
@@ -44,12 +48,14 @@ class LogCursor:
     def request(self) -> JobLog:
         wait = LONG_POLL_SECS if self._follow and not self._run_over else 0.0
         return JobLog(
-            uid=self._uid, compute_jid=self._jid, attempt=self._attempt, stream=self._stream, offset=self.offset,
-            limit=LOG_LIMIT, tail=self._tail, wait_secs=wait,
+            uid=self._uid, compute_jid=self._jid, attempt=self._attempt, role=self._role, index=self._index, stream=self._stream,
+            offset=self.offset, limit=LOG_LIMIT, tail=self._tail, wait_secs=wait,
         )
 
     def took(self, part: LogPart) -> None:
         self._empty = not part.data and part.next_offset <= part.offset
+        if part.role is not None:
+            self._attempt, self._role, self._index = part.attempt, part.role, part.index
         self.offset, self._tail = part.next_offset, 0
         self.done = part.end or (self._empty and (not self._follow or self._run_over))
 

@@ -1,5 +1,6 @@
 """The one exception that leaves the client. What the supervisor said crosses unchanged; what only this end knows has its own codes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,24 +12,29 @@ OWN_CODES: dict[str, tuple[bool, str]] = {
     "notASupervisor": (True, "check the address: what answers there does not speak the supervisor's interface"),
     "noSupervisor": (True, "start one with 'jobscribe up --root DIR', or name the root of a running one"),
 }
+_ENVELOPE = frozenset({"state", "code", "error", "advice", "retry"})
 
 
 class ClientError(Exception):
     """A request that failed for good. code: of protocol.errors, or of OWN_CODES; sentence and advice are for a person.
 
     retry: the very same request may succeed later (the client has already tried for as long as it was told to).
+    more: what else the supervisor said about it, such as the `problems` of a job description.
     """
 
-    def __init__(self, code: str, sentence: str, advice: str = "", retry: bool = False) -> None:
+    def __init__(
+        self, code: str, sentence: str, advice: str = "", retry: bool = False, more: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(f"{code}: {sentence}")
         self.code = code
         self.sentence = sentence
         self.advice = advice
         self.retry = retry
+        self.more = dict(more or {})
 
     def body(self) -> dict[str, Any]:
         """The form in which the supervisor itself says it."""
-        return {"state": "error", "code": self.code, "error": self.sentence, "advice": self.advice, "retry": self.retry}
+        return {"state": "error", "code": self.code, "error": self.sentence, "advice": self.advice, "retry": self.retry, **self.more}
 
 
 def own(code: str, sentence: str) -> ClientError:
@@ -44,7 +50,8 @@ def is_error(body: Any) -> bool:
 
 def from_body(body: dict[str, Any]) -> ClientError:
     """The error that a body says."""
-    return ClientError(body["code"], str(body.get("error", "")), str(body.get("advice", "")), bool(body.get("retry", False)))
+    more = {k: v for k, v in body.items() if k not in _ENVELOPE}
+    return ClientError(body["code"], str(body.get("error", "")), str(body.get("advice", "")), bool(body.get("retry", False)), more)
 
 
 def from_reply(status: int, raw: bytes) -> ClientError:

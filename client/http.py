@@ -17,13 +17,15 @@ from .address import Source, fixed, in_root
 from .connection import Connection, OnTrouble, unreachable
 from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
-from .replies import JobPage, LoggedEvent, LogPart, RunState
+from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
 from .transfers import FileReader, sent
 
 BUDGET_SECS = 30.0
 #: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
 IDLE_SECS = 60.0
+#: Runs of a group in one answer.
+GROUP_PAGE = 1000
 _CHUNK = 64 * 1024
 
 
@@ -59,9 +61,14 @@ class Client:
         """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
         return cls.from_source(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
 
-    def copy(self, *, uid: str | None = None) -> "Client":
-        """Another client, with a connection of its own: for another thread, or to act as another user."""
+    def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "Client":
+        """Another client, with a connection of its own: for another thread, or to act as another user.
+
+        budget_secs: another one, that goes on trying in silence.
+        """
         c = self._connection
+        if budget_secs is not None:
+            return Client.from_source(c.source, uid=uid or self._uid, budget_secs=budget_secs)
         return Client.from_source(c.source, uid=uid or self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble)
 
     @property
@@ -108,7 +115,19 @@ class Client:
         runs = body.get("runs")
         if not isinstance(runs, list) or len(runs) != len(specs):
             raise own("notASupervisor", "the answer to run-many does not name each run")
-        return [from_body(r) if is_error(r) else self._job(requests.state_from(r)) for r in runs]
+        return list(map(self._submitted, runs))
+
+    def submit_description(self, description: object, *, req_id: str | None = None) -> dict[str, list["Job | ClientError"]]:
+        """Submit the jobs of a description (docs/jobs.md), as plain data: all of them, or none. Returns the runs of each, by its name.
+
+        What is wrong with it is in `ClientError.more["problems"]`. A run is a ClientError where what it waits for had ended meanwhile.
+        """
+        body = self._object(requests.run_description(self.uid, description, req_id or fresh.req_id()))
+        return {name: list(map(self._submitted, runs)) for name, runs in requests.runs_by_job(body).items()}
+
+    def plan(self, spec: RunSpec) -> dict[str, Any]:
+        """What this run would be: where each task would be, its command and environment, and the rules. Nothing is stored."""
+        return self._object(requests.run_plan(spec))
 
     def job(self, jid: str, serial: int = 0) -> "Job":
         """A handle on a job that was submitted earlier. serial 0: whichever run is current."""
@@ -134,6 +153,61 @@ class Client:
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
         """Cancel the run; final once this returns. Repeating it is harmless."""
         return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
+
+    def release(self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None) -> RunState:
+        """Give back tasks that were kept for debugging, of this role and index or all: they end with the exits that they had."""
+        return self._state(requests.run_release(self.uid, jid, serial, role, index))
+
+    # ---- groups
+
+    def submit_array(self, spec: RunSpec, indices: str, *, req_id: str | None = None) -> dict[str, Any]:
+        """One run for each index ("0-9,20%5", see protocol.arrays), in one request, answered when all are durable.
+
+        {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused": [{"index", "code", "error"}]}. What
+        completed before, and has not changed, is not run again.
+        """
+        return self._object(requests.run_array(spec, indices, req_id or fresh.req_id()))
+
+    def group(
+        self, sid: str, *, status: str | None = None, after: str | None = None, limit: int = 100, wait_secs: float = 0.0
+    ) -> GroupState:
+        """How the runs of a simulation stand, and a page of them. status: one of protocol.requests.GroupStatus. limit: 0 for counts alone.
+
+        wait_secs: answer as soon as nothing is left of any of them, at the latest after so many seconds (at most 20).
+        """
+        request = requests.group_request(self.uid, sid, status, after, limit, wait_secs)
+        return requests.group_state(self._connection.call(requests.job_group(request)).body)
+
+    def group_runs(self, sid: str, *, status: str | None = None) -> Iterator[GroupRun]:
+        """All runs of a simulation, or those with this status, in the order of their indices."""
+        after: str | None = None
+        while True:
+            page = self.group(sid, status=status, after=after, limit=GROUP_PAGE)
+            yield from page.runs
+            after = page.next
+            if after is None:
+                return
+
+    def wait_group(self, sid: str, *, timeout: float | None = None) -> GroupState:
+        """Its counts when nothing of its runs is left; after `timeout` seconds as they are then (see `over`)."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = Pause()
+        while True:
+            begun = time.monotonic()
+            left = requests.LONG_POLL_SECS if end is None else end - begun
+            state = self.group(sid, limit=0, wait_secs=left)
+            if state.over or left <= 0:
+                return state
+            short = pause.after(time.monotonic() - begun)
+            self._connection.pause(short if end is None else max(0.0, min(short, end - time.monotonic())))
+
+    def cancel_group(
+        self, sid: str, *, indices: str | None = None, models: Sequence[str] | None = None, status: str | None = None, reason: str = "",
+        req_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Cancel the runs of a simulation, or some of them: {"asked", "canceled", "over", "missing"}. Final once this returns."""
+        request = requests.cancel_request(self.uid, sid, req_id or fresh.req_id(), indices, models, status, reason)
+        return self._object(requests.group_cancel(request))
 
     # ---- apps
 
@@ -189,10 +263,14 @@ class Client:
         return requests.page_of(self._connection.call(requests.job_list(request)).body)
 
     def logs(
-        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, offset: int = 0, tail: int = 0, follow: bool = False
+        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
+        tail: int = 0, follow: bool = False,
     ) -> Iterator[LogPart]:
-        """The bytes of a stream, piece by piece; `follow` goes on until nothing can follow any more."""
-        cursor = LogCursor(self.uid, jid, stream, attempt=attempt, offset=offset, tail=tail, follow=follow)
+        """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can follow any more.
+
+        attempt 0: the latest. role None: the task that stands for the attempt, or its first; each part says whose it is.
+        """
+        cursor = LogCursor(self.uid, jid, stream, attempt=attempt, role=role, index=index, offset=offset, tail=tail, follow=follow)
         pause = Pause()
         while not cursor.done:
             begun = time.monotonic()
@@ -208,13 +286,26 @@ class Client:
                 else:
                     self._connection.pause(pause.after(time.monotonic() - begun))
 
+    def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
+        """{"attempt", "attempts", "tasks"}: the attempts of the current run, and the tasks of one of them (0: the latest)."""
+        return self._object(requests.job_tasks(self.uid, jid, serial, attempt))
+
     def story(self, jid: str) -> dict[str, Any]:
         """{"computeJid", "events", "lines"}: everything that happened to the job, oldest first."""
         return self._object(requests.job_story(self.uid, jid))
 
     def why(self, jid: str) -> dict[str, Any]:
-        """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try"}: why it waits, or ended as it did."""
+        """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try", "diagnosis"}: why it waits, or ended as it did."""
         return self._object(requests.job_why(self.uid, jid))
+
+    def metrics(
+        self, jid: str, *, serial: int = 0, series: bool = False, role: str | None = None, index: int | None = None
+    ) -> dict[str, Any]:
+        """{"job", "roles", "tasks"}: what the tasks of the current run take, see docs/metrics.md.
+
+        series: also over time, of this role and index at least; the fewer, the finer.
+        """
+        return self._object(requests.job_metrics(self.uid, jid, serial, series, role, index))
 
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         """{"id", "items": [{"at", "source", "text"}]}: the way of one id, or of a prefix of one.
@@ -266,6 +357,9 @@ class Client:
     def _state(self, call: requests.Call) -> RunState:
         return requests.state_of(self._connection.call(call).body)
 
+    def _submitted(self, answer: dict[str, Any]) -> "Job | ClientError":
+        return from_body(answer) if is_error(answer) else self._job(requests.state_from(answer))
+
     def _job(self, state: RunState) -> "Job":
         return Job(self, state.compute_jid, state.compute_job_serial or 0, state)
 
@@ -287,6 +381,12 @@ class Job:
 
     def cancel(self, reason: str = "") -> RunState:
         return self.client.cancel(self.jid, serial=self.serial, reason=reason)
+
+    def tasks(self, attempt: int = 0) -> dict[str, Any]:
+        return self.client.tasks(self.jid, attempt, serial=self.serial)
+
+    def release(self, role: str | None = None, index: int | None = None) -> RunState:
+        return self.client.release(self.jid, serial=self.serial, role=role, index=index)
 
     def logs(self, stream: Stream = "stdout", **options: Any) -> Iterator[LogPart]:
         return self.client.logs(self.jid, stream, **options)

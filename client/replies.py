@@ -17,7 +17,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status reply. Times are unix seconds.
 
     over: the status is final and nothing of the run is left. known: False while nobody can know now, since `since`.
-    job_status_message: one sentence, why it waits. raw: the whole reply.
+    queue_state, job_status_message: what it waits for, in a word and in one sentence. attempt: the latest; 0 before the first.
+    roles: of each role how many of its tasks are in which state; None for a run without roles. diagnosis: what its exit means.
+    waits_for: computeJids of runs whose end it waits for. raw: the whole reply.
     """
 
     state: str
@@ -35,6 +37,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     known: bool = True
     since: float | None = None
     exit: ExitInfo | None = None
+    diagnosis: dict[str, Any] | None = None
+    roles: dict[str, dict[str, int]] | None = None
+    waits_for: list[str] = []
     over: bool = False
     attempt: int | None = None
     run_dir: str | None = None
@@ -76,8 +81,65 @@ class JobPage(msgspec.Struct, frozen=True):
     next: int | None = None
 
 
+class GroupState(msgspec.Struct, frozen=True, rename="camel"):
+    """How the runs of one simulation stand: `total` in `counts` by their states. busy: of so many something is left; over: of none.
+
+    exits: [{"state", "reason", "code", "signal", "count"}], how those ended that did, the most frequent first; None where only
+    counts were asked for. runs: a page of them. next: `after` of the next page, None at the end. raw: the whole reply.
+    """
+
+    group: str
+    simulation_id: str
+    total: int
+    counts: dict[str, int]
+    over: bool
+    busy: int
+    exits: list[dict[str, Any]] | None = None
+    runs: list["GroupRun"] = []
+    next: str | None = None
+    raw: dict[str, Any] = {}
+
+    @property
+    def ended(self) -> int:
+        """How many have their last state."""
+        return self.total - self.counts.get("pending", 0) - self.counts.get("running", 0)
+
+    @property
+    def failed(self) -> int:
+        """How many of these did not complete."""
+        return self.counts.get("error", 0) + self.counts.get("canceled", 0)
+
+
+class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One run of a group. index: None where it is no array's. exit: {"code", "signal"} where it has one."""
+
+    compute_jid: str
+    compute_job_serial: int
+    index: int | None
+    state: str
+    over: bool
+    reason: str | None = None
+    error: str | None = None
+    exit: dict[str, int | None] | None = None
+    compute_job_queued: float | None = None
+    compute_job_start: float | None = None
+    compute_job_end: float | None = None
+
+    @property
+    def shell_code(self) -> int:
+        """What a shell would report: see `RunState.shell_code`."""
+        if self.state == COMPLETED:
+            return 0
+        exit_ = self.exit or {}
+        code, number = exit_.get("code"), exit_.get("signal")
+        return 128 + number if number is not None else code or NOT_KNOWN
+
+
 class LogPart(msgspec.Struct, frozen=True):
-    """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there. end: nothing follows, ever."""
+    """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there. end: nothing follows, ever.
+
+    attempt, role, index: whose they are; no role while nothing has been placed.
+    """
 
     stream: str
     offset: int
@@ -85,6 +147,9 @@ class LogPart(msgspec.Struct, frozen=True):
     data: bytes
     dropped: int = 0
     end: bool = False
+    attempt: int = 0
+    role: str | None = None
+    index: int = 0
 
 
 class LoggedEvent(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ import msgspec
 
 from ..protocol.errors import CODES
 from ..protocol.requests import (
-    BeginSession, CallRequest, GlobalResources, JobList, JobLog, JobStory, RunCancel, RunFile, RunMany, RunSimulation, RunSpec,
-    RunStatusRequest, Trace,
+    BeginSession, CallRequest, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks, RunArray,
+    RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, Trace,
 )
 from .errors import ClientError, own
-from .replies import JobPage, LoggedEvent, LogPart, RunState
+from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .sse import Message
 
 #: How long one request may be held open by the supervisor when it has nothing to say yet.
@@ -23,6 +23,8 @@ LONG_POLL_SECS = 20.0
 LOG_LIMIT = 256 * 1024
 #: An answer of an app may take so long where its request has no deadline; on top of it comes the start of its agent.
 CALL_SECS, AGENT_SECS = 60.0, 40.0
+#: Thousands of runs have to be durable before they are answered.
+BULK_SECS = 60.0
 #: Files of a library may have to be read to be described.
 LIBRARY_SECS = 60.0
 #: What the caller of an app wants to hear at once: to try again would be to wait as long again, or to add to the crowd.
@@ -33,6 +35,8 @@ class Headers(Protocol):
     """What both clients' headers can do: find a key in any case."""
 
     def __getitem__(self, name: str, /) -> str | None: ...
+
+    def get(self, name: str, /) -> str | None: ...
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -80,6 +84,18 @@ def run_many(specs: Sequence[RunSpec], req_id: str) -> Call:
     return _post("run-many", RunMany(req_id=req_id, runs=tuple(specs)))
 
 
+def run_description(uid: str, description: object, req_id: str) -> Call:
+    """Raises ClientError("badRequest") for what JSON cannot say."""
+    try:
+        return _post("run-description", RunDescription(req_id=req_id, uid=uid, description=description), BULK_SECS)
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise bad_request(f"the description cannot be sent: {e}") from None
+
+
+def run_plan(spec: RunSpec) -> Call:
+    return _post("run-plan", RunPlan(run=spec))
+
+
 def run_status(uid: str, jid: str, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None) -> Call:
     wait_secs = max(0.0, min(wait_secs, LONG_POLL_SECS))
     request = RunStatusRequest(uid=uid, compute_jid=jid, compute_job_hash=hash_, compute_job_serial=serial, wait_secs=wait_secs)
@@ -90,12 +106,56 @@ def run_cancel(uid: str, jid: str, req_id: str, serial: int = 0, reason: str = "
     return _post("run-cancel", RunCancel(req_id=req_id, uid=uid, compute_jid=jid, compute_job_serial=serial, reason=reason))
 
 
+def run_release(uid: str, jid: str, serial: int = 0, role: str | None = None, index: int | None = None) -> Call:
+    """Raises ClientError("badRequest") where something does not have its shape."""
+    fields = {"uid": uid, "computeJid": jid, "computeJobSerial": serial, "role": role, "index": index}
+    return _post("run-release", _shaped(fields, RunRelease))
+
+
+def run_array(spec: RunSpec, indices: str, req_id: str) -> Call:
+    return _post("run-array", RunArray(req_id=req_id, run=spec, indices=indices), BULK_SECS)
+
+
+def group_request(uid: str, sid: str, status: str | None, after: str | None, limit: int, wait_secs: float) -> JobGroup:
+    """Raises ClientError("badRequest") where something does not have its shape."""
+    fields = {"uid": uid, "simulationId": sid, "status": status, "after": after, "limit": limit}
+    made: JobGroup = _shaped(fields, JobGroup)
+    return msgspec.structs.replace(made, wait_secs=wait_secs)
+
+
+def cancel_request(
+    uid: str, sid: str, req_id: str, indices: str | None, models: Sequence[str] | None, status: str | None, reason: str
+) -> GroupCancel:
+    """The same for a cancel."""
+    fields = {"uid": uid, "simulationId": sid, "reqId": req_id, "indices": indices, "models": models, "status": status, "reason": reason}
+    made: GroupCancel = _shaped(fields, GroupCancel)
+    return made
+
+
+def job_group(request: JobGroup) -> Call:
+    wait_secs = max(0.0, min(request.wait_secs, LONG_POLL_SECS))
+    return _post("job-group", msgspec.structs.replace(request, wait_secs=wait_secs), wait_secs)
+
+
+def group_cancel(request: GroupCancel) -> Call:
+    return _post("group-cancel", request, BULK_SECS)
+
+
 def job_list(request: JobList) -> Call:
     return _post("job-list", request)
 
 
 def job_log(request: JobLog) -> Call:
     return _post("job-log", request, request.wait_secs)
+
+
+def job_metrics(uid: str, jid: str, serial: int, series: bool, role: str | None, index: int | None) -> Call:
+    request = JobMetrics(uid=uid, compute_jid=jid, compute_job_serial=serial, series=series, role=role, index=index)
+    return _post("job-metrics", request)
+
+
+def job_tasks(uid: str, jid: str, serial: int = 0, attempt: int = 0) -> Call:
+    return _post("job-tasks", JobTasks(uid=uid, compute_jid=jid, compute_job_serial=serial, attempt=attempt))
 
 
 def job_story(uid: str, jid: str) -> Call:
@@ -169,18 +229,34 @@ def state_from(body: dict[str, Any]) -> RunState:
     return msgspec.structs.replace(state, raw=body)
 
 
+def group_state(raw: bytes) -> GroupState:
+    body = object_of(raw)
+    state: GroupState = _converted(body, GroupState)
+    return msgspec.structs.replace(state, raw=body)
+
+
+def runs_by_job(body: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What became of the runs of each job of a description. Raises ClientError."""
+    jobs: dict[str, list[dict[str, Any]]] = _converted(body.get("jobs"), dict[str, list[dict[str, Any]]])
+    return jobs
+
+
 def page_of(raw: bytes) -> JobPage:
     page: JobPage = _converted(object_of(raw), JobPage)
     return page
 
 
 def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
-    """A piece of a log."""
+    """A piece of a log. Whose it is, is told where something was placed already."""
     try:
         offset, next_offset, dropped = (int(headers[f"X-Jobscribe-{k}"] or "") for k in ("Offset", "Next-Offset", "Dropped"))
-        return LogPart(
+        part = LogPart(
             stream=stream, data=data, offset=offset, next_offset=next_offset, dropped=dropped, end=headers["X-Jobscribe-End"] == "true"
         )
+        attempt, role, index = (headers.get(f"X-Jobscribe-{k}") for k in ("Attempt", "Role", "Index"))
+        if not attempt or not role or not index:
+            return part
+        return msgspec.structs.replace(part, attempt=int(attempt), role=role, index=int(index))
     except (KeyError, ValueError):
         raise own("notASupervisor", "an answer to job-log without its X-Jobscribe headers") from None
 
@@ -192,7 +268,14 @@ def logged_event(message: Message) -> LoggedEvent:
         raise own("notASupervisor", f"the stream of events holds something else: {e}") from None
 
 
-def _converted(body: dict[str, Any], type_: Any) -> Any:
+def _shaped(fields: dict[str, Any], type_: Any) -> Any:
+    try:
+        return msgspec.convert(fields, type_)
+    except msgspec.ValidationError as e:
+        raise bad_request(str(e)) from None
+
+
+def _converted(body: Any, type_: Any) -> Any:
     try:
         return msgspec.convert(body, type_)
     except msgspec.ValidationError as e:

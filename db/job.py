@@ -104,7 +104,7 @@ def _past(run: Run) -> PastRun:
         serial=run.serial, status=run.status, queued_at=run.queued_at, started_at=run.started_at, ended_at=run.ended_at,
         reason=run.reason, error=run.error, compute_job_hash=run.spec.compute_job_hash, compute_model=run.spec.compute_model,
         job_run_mode=run.spec.job_run_mode, exit_code=e.code if e else None, exit_signal=e.signal if e else None,
-        live_tasks=run.live_tasks,
+        live_tasks=(live := run.live_tasks), roles=run.spec.roles if live else (), at_once=run.spec.at_once if live else None,
     )
 
 
@@ -136,9 +136,14 @@ def _change_attempt(run: Run, number: int, change) -> Run:  # type: ignore[no-un
 
 
 def _change_task(run: Run, token: Token, **fields: object) -> Run:
-    return _change_attempt(run, token.attempt, lambda a: msgspec.structs.replace(a, tasks=tuple(
-        msgspec.structs.replace(t, **fields) if t.token == token else t for t in a.tasks
-    )))
+    def changed(attempt: Attempt) -> Attempt:
+        at = run.seat(attempt, token)
+        if at is None:
+            return attempt
+        task = msgspec.structs.replace(attempt.tasks[at], **fields)
+        return msgspec.structs.replace(attempt, tasks=(*attempt.tasks[:at], task, *attempt.tasks[at + 1 :]))
+
+    return _change_attempt(run, token.attempt, changed)
 
 
 def _started(job: Job, e: TaskStarted) -> Job:
@@ -161,9 +166,15 @@ def _ended(job: Job, e: TaskEnded) -> Job:
         run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis)
         return msgspec.structs.replace(job, run=msgspec.structs.replace(run, started_at=run.started_at or started))
     return msgspec.structs.replace(job, history=tuple(
-        msgspec.structs.replace(p, live_tasks=tuple(t for t in p.live_tasks if t.token != e.token)) if p.serial == e.token.serial else p
-        for p in job.history
+        _past_ended(p, e.token) if p.serial == e.token.serial else p for p in job.history
     ))
+
+
+def _past_ended(past: PastRun, token: Token) -> PastRun:
+    left = tuple(t for t in past.live_tasks if t.token != token)
+    if left:
+        return msgspec.structs.replace(past, live_tasks=left)
+    return msgspec.structs.replace(past, live_tasks=(), roles=(), at_once=None)
 
 
 def _decided(run: Run, e: AttemptDecided) -> Run:

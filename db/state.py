@@ -13,7 +13,7 @@ from ..protocol.diagnosis import Behavior, Diagnosis
 from ..protocol.exits import ExitInfo
 from ..protocol.ids import AgentKey, Token
 from ..protocol.requests import RunSpec
-from ..protocol.roles import After, Place
+from ..protocol.roles import After, Place, TaskRole
 from ..protocol.status import ACTIVE, MISSING
 
 
@@ -172,6 +172,26 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         task = self.telling
         return None if task is None else task.exit
 
+    def find(self, token: Token) -> Task | None:
+        """The task with this token, while it is kept."""
+        for attempt in reversed(self.attempts):
+            if attempt.number == token.attempt:
+                at = self.seat(attempt, token)
+                return None if at is None else attempt.tasks[at]
+        return None
+
+    def seat(self, attempt: Attempt, token: Token) -> int | None:
+        """Which one of the attempt's tasks this is. They were placed role by role, so it need not be searched for."""
+        tasks, at = attempt.tasks, 0
+        for role in self.spec.roles:
+            if role.name == token.role:
+                at += token.index
+                break
+            at += role.tasks
+        if at < len(tasks) and tasks[at].token == token:
+            return at
+        return next((n for n, t in enumerate(tasks) if t.token == token), None)
+
     @property
     def diagnosis(self) -> Diagnosis | None:
         """What that exit means, where it is not a success."""
@@ -195,6 +215,9 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_signal: int | None = None
     live_tasks: tuple[Task, ...] = ()
+    #: as long as any of them lives: what it asked for, which is what they hold
+    roles: tuple[TaskRole, ...] = ()
+    at_once: int | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,7 +244,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def task(self, token: Token) -> Task | None:
         """The live or ended task with this token, if this job still knows it."""
         if self.run and self.run.serial == token.serial:
-            return next((t for a in self.run.attempts for t in a.tasks if t.token == token), None)
+            return self.run.find(token)
         return next((t for p in self.history for t in p.live_tasks if t.token == token), None)
 
 

@@ -22,6 +22,7 @@ CODES: dict[str, Code] = {
     "unauthenticated": Code(401, False, "send the secret as 'Authorization: Bearer ...'"),
     "notFound": Code(404, False, "check the id; 'jobscribe job list' shows what there is"),
     "methodNotAllowed": Code(405, False, "see the API page for the method of this address"),
+    "notHere": Code(404, False, "do there what the message says, or choose another task ('jobscribe job tasks')"),
     "planRequired": Code(402, False, "choose a plan that includes this, or ask your administrator"),
     "forbidden": Code(403, False, "ask an administrator"),
     "crossSite": Code(403, False, "send the request from a page of this site, as JSON"),

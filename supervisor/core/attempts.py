@@ -57,6 +57,8 @@ def _decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> None:
     attempt = _attempt(run, token.attempt)
     if not run.spec.roles or not run.active or attempt is None or attempt.decided is not None:
         return
+    if not _may_decide(turn, run, token, exit_):
+        return
     if exit_.stop_reason == "timeLimit":
         succeeded, reason, role, index = False, f"[{token.role}]: a task was ended by the time limit", token.role, token.index
     else:
@@ -69,6 +71,16 @@ def _decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> None:
         index=index if role else None,
     ))
     _dismiss(turn, run, attempt)
+
+
+def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
+    """Is it worth looking at all of them? Only at the last end, or at the one with which its role has enough of its kind."""
+    tally = turn.world.tallies.get((token.jid, token.serial))
+    if tally is None or exit_.stop_reason == "timeLimit":
+        return True
+    role = next(r for r in run.spec.roles if r.name == token.role)
+    enough = role.min_succeeded if exit_.ok else role.min_failed
+    return enough is not None and tally.ends[token.role, exit_.ok] >= enough
 
 
 def _finals(attempt: Attempt, newest: Token) -> list[Final]:
@@ -92,7 +104,10 @@ def _dismiss(turn: Turn, run: Run, attempt: Attempt) -> None:
 
 
 def end_held(turn: Turn, task: Task) -> None:
-    """A task that was kept for debugging is over, with the exit that it had."""
+    """A task that was kept for debugging is over, with the exit that it had; the end of another one may have ended it already."""
+    known = turn.world.task(task.token)
+    if known is None or not known.live:
+        return
     assert task.exit is not None
     turn.ask(ClearTimer(("debug", task.token)))
     over(turn, task, task.exit, task.diagnosis)
@@ -103,7 +118,7 @@ def _close(turn: Turn, token: Token) -> None:
     run = turn.world.jobs[token.jid].run
     assert run is not None
     attempt = _attempt(run, token.attempt)
-    if attempt is None or attempt.ended_at is not None or any(t.live for t in attempt.tasks):
+    if attempt is None or attempt.ended_at is not None or (token.jid, token.serial) in turn.world.tallies:
         return
     status, reason, error = _result(run, attempt)
     if not run.active:

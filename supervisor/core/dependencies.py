@@ -80,7 +80,8 @@ def follow(turn: Turn, jid: str) -> None:
         found = _ended(job, serial)
         if found is None:
             continue
-        tickets = list(islice(turn.world.followers[jid][serial], room))
+        # who was told of the end of one of them may wait for none of them any more
+        tickets = list(islice(turn.world.followers.get(jid, {}).get(serial, {}), room))
         room -= len(tickets)
         for ticket in tickets:
             _tell(turn, ticket, jid, serial, found)

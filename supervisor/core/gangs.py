@@ -61,20 +61,17 @@ def stand_by(turn: Turn, key: AgentKey) -> None:
 
 def drop(turn: Turn, ticket: Ticket) -> None:
     """It does not want to be placed any more, or not now: everything it holds goes to whoever is next."""
-    job = turn.world.jobs.get(ticket[0])
-    run = job.run if job is not None else None
     if turn.world.held_off.pop(ticket, None) is not None:
         turn.ask(ClearTimer(("gang", *ticket)))
     _forget(turn, ticket)
-    if run is not None and run.serial == ticket[1] and run.spec.roles:
-        granted(turn, rooms.release(turn.world.room(run.spec.driver), ticket, turn.now.mono))
+    for room in turn.world.rooms.values():
+        granted(turn, rooms.release(room, ticket, turn.now.mono))
 
 
-def leave(turn: Turn, token: Token) -> None:
-    """Nothing is left of this task: what it held goes to whoever is next."""
-    run = turn.world.jobs[token.jid].run
-    if run is not None and run.serial == token.serial and run.spec.roles:
-        room = turn.world.room(run.spec.driver)
+def leave(turn: Turn, key: AgentKey, token: Token) -> None:
+    """Nothing is left of this task, also of one of an earlier run: what it held goes to whoever is next."""
+    room = turn.world.rooms.get(key.driver)
+    if room is not None:
         granted(turn, rooms.release(room, (token.jid, token.serial), turn.now.mono, (token.role, token.index)))
 
 
@@ -167,12 +164,13 @@ def _other_ports(turn: Turn, ticket: Ticket, key: AgentKey, busy: list[int]) -> 
     hold, run = turn.world.holds[ticket], _run(turn, ticket)
     room = turn.world.room(run.spec.driver)
     places, grants = rooms.taken(room, ticket, {key.host: busy}, turn.now.mono)
+    # also when it has others now: somebody else may have to wait for these
+    turn.ask(SetTimer(("room", run.spec.driver), AVOID_SECS + _SLACK_SECS))
     if places is not None:
         hold.places = places
         _advance(turn, ticket)
     else:
         _forget(turn, ticket)
-        turn.ask(SetTimer(("room", run.spec.driver), AVOID_SECS + _SLACK_SECS))
     granted(turn, grants)
 
 

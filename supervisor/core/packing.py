@@ -195,38 +195,41 @@ def _search(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
     total = [sum(s.free[what] for s in spaces) for what in range(4)]
     order = sorted(range(len(needs)), key=lambda i: (not needs[i].fixed, -_largest_share(needs[i], total), i))
     tasks = [i for i in order for _ in range(needs[i].tasks)]
-    alike = not any(n.fixed for n in needs)
-    chosen: list[int] = []
-    steps = SEARCH_STEPS
-
-    def go_on(now: list[Space]) -> bool:
-        nonlocal steps
-        if len(chosen) == len(tasks):
-            return True
-        i = tasks[len(chosen)]
-        # tasks of a role are alike: the second never goes before the first
-        first = chosen[-1] if chosen and tasks[len(chosen) - 1] == i else 0
-        tried: set[tuple[int, ...]] = set()
-        for at in range(first, len(now)):
-            steps -= 1
-            if steps < 0:
-                return False
-            seen = tuple(now[at].free)
-            if (alike and seen in tried) or not room_for(needs[i], now[at]):
-                continue
-            tried.add(seen)
-            after = now.copy()
-            after[at] = now[at].copy()
-            _take(needs[i], after[at], 1)
-            chosen.append(at)
-            if go_on(after):
-                return True
-            chosen.pop()
-        return False
-
-    if not go_on(list(spaces)):
+    chosen = _Search([needs[i] for i in tasks], alike=not any(n.fixed for n in needs)).go_on(list(spaces), ())
+    if chosen is None:
         return None
     seating: Seating = [[] for _ in needs]
     for i, at in zip(tasks, chosen, strict=True):
         seating[i].append(at)
     return seating
+
+
+class _Search(msgspec.Struct):
+    """tasks: what each needs, those of a role one after the other. alike: nodes with the same amounts free are the same."""
+
+    tasks: list[Need]
+    alike: bool
+    steps: int = SEARCH_STEPS
+
+    def go_on(self, spaces: list[Space], chosen: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The nodes of all tasks, those of the first ones being chosen."""
+        n = len(chosen)
+        if n == len(self.tasks):
+            return chosen
+        # tasks of a role are alike: the second never goes before the first
+        first = chosen[-1] if n and self.tasks[n - 1] is self.tasks[n] else 0
+        tried: set[tuple[int, ...]] = set()
+        for at in range(first, len(spaces)):
+            self.steps -= 1
+            if self.steps < 0:
+                return None
+            seen = tuple(spaces[at].free)
+            if (self.alike and seen in tried) or not room_for(self.tasks[n], spaces[at]):
+                continue
+            tried.add(seen)
+            after = spaces.copy()
+            after[at] = spaces[at].copy()
+            _take(self.tasks[n], after[at], 1)
+            if (found := self.go_on(after, (*chosen, at))) is not None:
+                return found
+        return None

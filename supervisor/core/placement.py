@@ -51,7 +51,8 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
         for ticket, number in list(islice(behind, room)):
             view.asking.add(ticket)
             run = turn.world.jobs[ticket[0]].run
-            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0], run.spec if run else None)))
+            assert run is not None and run.serial == ticket[1]
+            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0], run.spec)))
 
 
 def withdraw_all(turn: Turn, key: AgentKey) -> None:
@@ -76,8 +77,8 @@ def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
 def over(turn: Turn, key: AgentKey, token: Token) -> None:
     """Nothing is left of this execution: what it held goes to whoever is next, and with the last one of its attempt the slots."""
     turn.world.agent(key).placed.discard(token)
-    gangs.leave(turn, token)
-    if all(t.token.serial != token.serial for t in turn.world.jobs[token.jid].live_tasks()):
+    gangs.leave(turn, key, token)
+    if (token.jid, token.serial) not in turn.world.tallies:
         _give_back(turn, (token.jid, token.serial))
 
 

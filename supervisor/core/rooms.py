@@ -248,8 +248,20 @@ def _spaces(room: Room) -> list[Space]:
 
 def _plan(room: Room, roles: Sequence[TaskRole]) -> tuple[tuple[Need, ...], packing.Seating] | None:
     needs = packing.needs_of(roles)
+    if _hopeless(room, needs):
+        return None
     seating = packing.pack(needs, _spaces(room))
     return None if seating is None else (needs, seating)
+
+
+def _hopeless(room: Room, needs: Sequence[Need]) -> bool:
+    """Is less free on all nodes together than is asked for? It is soon said, and this is asked whenever somebody gives something back."""
+    books = [(n, room.books[n.host]) for n in room.nodes]
+    free = (
+        sum(max(0, n.cpu - b.cpu) for n, b in books), sum(max(0, n.memory_mb - b.memory_mb) for n, b in books),
+        sum(len(n.gpus) for n, _ in books), sum(len(n.ports) for n, _ in books),
+    )
+    return any(sum(need.tasks * need.amounts[what] for need in needs) > free[what] for what in range(len(free)))
 
 
 def _places(room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seating: packing.Seating) -> tuple[Place, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...db.state import Run, Stop
 from ...protocol import task_env
 from ...protocol.codec import MAX_KEYS
-from ...protocol.ids import AgentKey, Token, op_id
+from ...protocol.ids import AgentKey, Token
 from ...protocol.messages import AppInput, Shared, TaskRun, TaskSpec
 from ...protocol.roles import Place, TaskRole
 from .effects import LaunchGang, LaunchTask, SetTimer, StopTask
@@ -47,15 +47,23 @@ def _plain(turn: Turn, run: Run) -> TaskSpec:
 
 
 def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
-    places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
-    here = {(place.role, place.index): place for place in places}
     roles = {role.name: role for role in run.spec.roles}
-    shared = task_env.shared(run.spec, tokens[0].jid, run.serial, number, places)
-    runs = [
-        TaskRun(op_id=op_id(t, "run"), token=t, spec=_member(turn, run, t, roles[t.role], here[t.role, t.index])) for t in tokens
-    ]
+    shared, runs = _shared(turn, run, tokens[0].jid, number), []
+    for token in tokens:
+        task = run.find(token)
+        assert task is not None
+        runs.append(TaskRun(op_id=task.op_id, token=token, spec=_member(turn, run, token, roles[token.role], task.place)))
     for together in _messages(shared, runs):
         turn.ask(LaunchGang(key, shared, together))
+
+
+def _shared(turn: Turn, run: Run, jid: str, number: int) -> Shared:
+    """Of all tasks of an attempt, however many hosts they are on."""
+    known = turn.shared.get((jid, run.serial, number))
+    if known is None:
+        places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
+        known = turn.shared[jid, run.serial, number] = task_env.shared(run.spec, jid, run.serial, number, places)
+    return known
 
 
 def _messages(shared: Shared, runs: Sequence[TaskRun]) -> Iterator[tuple[TaskRun, ...]]:

@@ -14,18 +14,19 @@ import msgspec
 from ...db.agent import evolve_agent
 from ...db.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ...db.job import evolve
-from ...db.state import AgentRecord, Job, Run, Task
+from ...db.state import AgentRecord, Job, PastRun, Run, Task
 from ...db.store import Receipt, Write
 from ...protocol.diagnosis import Table
 from ...protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
-from ...protocol.messages import Execution
+from ...protocol.messages import Execution, Shared
 from ...protocol.requests import RunSpec
 from ...protocol.roles import After, Place
-from . import rooms, slots
+from . import rooms, slots, tallies
 from .effects import Effect
 from .inputs import Now
 from .rooms import Node, Room
 from .slots import Slots, Ticket
+from .tallies import Tallies
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +142,8 @@ class World:
         self.holds: dict[Ticket, Hold] = {}
         #: gangs that gave everything back and wait for a moment, with why and until when (wall time)
         self.held_off: dict[Ticket, tuple[str, float]] = {}
+        #: how far the attempts are that live
+        self.tallies: Tallies = {}
         #: who waits for the end of a run of this job, by its serial
         self.followers: dict[str, dict[int, dict[Ticket, None]]] = {}
         #: monotonic time at which an execution began, as far as its agent has said so
@@ -223,25 +226,29 @@ class World:
             self._restore_holdings(job, (job.jid, serial), number, tasks)
 
     def _restore_holdings(self, job: Job, ticket: Ticket, number: int, tasks: list[Task]) -> None:
-        run = job.run
-        current = run is not None and run.serial == ticket[1]
-        released = () if all(t.pid is None for t in tasks) else (dir_pool(job.jid),)
-        spec = run.spec if run is not None and current else None
-        slots.hold(self.slots, ticket, number, pools_of(tasks[0].agent_key, job.jid, spec), released)
-        if spec is not None and spec.roles:
-            rooms.keep(self.room(spec.driver), ticket, spec.roles, tuple(t.place for t in tasks))
+        run, key = job.run, tasks[0].agent_key
+        asked: RunSpec | PastRun
+        if run is not None and run.serial == ticket[1]:
+            asked, attempt = run.spec, run.attempts[-1].tasks
+        else:
+            asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
+        self.tallies[ticket] = tallies.of(attempt)
+        released = () if all(t.pid is None for t in attempt) else (dir_pool(job.jid),)
+        slots.hold(self.slots, ticket, number, pools_of(key, job.jid, asked), released)
+        if asked.roles:
+            rooms.keep(self.room(key.driver), ticket, asked.roles, tuple(t.place for t in tasks))
 
 
-def pools_of(key: AgentKey, jid: str, spec: RunSpec | None) -> tuple[str, ...]:
+def pools_of(key: AgentKey, jid: str, asked: RunSpec | PastRun) -> tuple[str, ...]:
     """What a run must hold, in the order in which it is taken: its turn in its array, op slot, run directory, CPU.
 
     Before these comes the job itself, held until nothing of the run is left: the run directory is given back at the start
     already (frames are read while it runs), and a run that is being stopped must not meet its successor there.
-    A run with roles takes no CPU slot: it holds what its roles ask for (`rooms`). spec: None for a leftover of an earlier run.
+    A run with roles takes no CPU slot: it holds what its roles ask for (`rooms`).
     """
     uid, sid, _ = split_jid(jid)
-    array = (f"array/{uid}-{sid}/{spec.at_once}",) if spec is not None and spec.at_once is not None else ()
-    cpu = () if spec is not None and spec.roles else (f"cpu/{key.driver}/{key.kind}",)
+    array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()
+    cpu = () if asked.roles else (f"cpu/{key.driver}/{key.kind}",)
     return ("job/" + jid, *array, f"op/run/{key.driver}/{key.kind}/{key.uid}", dir_pool(jid), *cpu)
 
 
@@ -261,6 +268,8 @@ class Turn:
         self.touched: dict[str, Job] = {}
         #: agents that somebody has come to need
         self.needed: dict[AgentKey, None] = {}
+        #: what tasks of an attempt (computeJid, serial, attempt) share, where they are launched
+        self.shared: dict[tuple[str, int, int], Shared] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
         self._minted = 0
 
@@ -268,6 +277,7 @@ class Turn:
         job = self.world.jobs.get(jid) or Job(jid=jid)
         self._write(job_stream(jid), job.version, event)
         job = evolve(job, event)
+        tallies.count(self.world.tallies, event)
         self.world.jobs[jid] = self.touched[jid] = job
         return job
 

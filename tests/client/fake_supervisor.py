@@ -4,6 +4,7 @@ It runs on an event loop in a thread of its own, so that plain and asynchronous 
 """
 
 import asyncio
+import itertools
 import json
 import os
 import threading
@@ -12,11 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tornado.httpserver
 import tornado.netutil
 import tornado.web
 
+from jobscribe.protocol.arrays import index_of, parse_indices
+from jobscribe.protocol.description import described, runs
 from jobscribe.protocol.errors import CODES
+from jobscribe.protocol.fields import BadDescription
+from jobscribe.protocol.requests import RunSpec
+from jobscribe.supervisor.core.rooms import Node
+from jobscribe.supervisor.planning import plan
 
 TOKEN = "Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"
 UID = "EPRSqtUW"
@@ -48,6 +56,10 @@ class FakeSupervisor:
         self.library: dict[str, bytes] = {}
         self.upload_limit = 2**40
         self.on_submit: Callable[[str, dict[str, Any]], None] = lambda jid, spec: None
+        #: is the answer to this path held back, although what was asked for is done?
+        self.held: Callable[[str], bool] = lambda path: False
+        #: indices of which an array's run is refused
+        self.refused_indices: set[int] = set()
         self._serial = 1_700_000_000
         self._lock = threading.RLock()
         self._loop = asyncio.new_event_loop()
@@ -164,6 +176,81 @@ class FakeSupervisor:
                 runs.append({k: reply[k] for k in ("computeJid", "computeJobSerial", "state")})
         return {"state": "ok", "runs": runs}
 
+    def _run_array(self, body: dict[str, Any]) -> dict[str, Any]:
+        spec, refused, states = body["run"], [], {}
+        for n in parse_indices(body["indices"]).numbers:
+            if n in self.refused_indices:
+                refused.append({"index": n, **json.loads(error("anotherRun", f"not {n}")[1])})
+                continue
+            of_index = {**spec, "computeModel": f"{spec['computeModel']}_{n}"}
+            reply = self._submit(of_index, f"{body['reqId']}.{n}")
+            states[reply["state"]] = states.get(reply["state"], 0) + 1
+        return {
+            "state": "ok", "group": f"{spec['uid']}-{spec['simulationId']}", "simulationId": spec["simulationId"],
+            "computeModel": spec["computeModel"], "indices": body["indices"], "count": len(refused) + sum(states.values()),
+            "accepted": sum(states.values()), "states": states, "refusedCount": len(refused), "refused": refused[:2],
+        }
+
+    def _of_group(self, body: dict[str, Any]) -> list[str]:
+        found = [jid for jid in self.jobs if jid.startswith(f"{body['uid']}-{body['simulationId']}-")]
+        if not found:
+            raise Refused("notFound", f"there are no runs of simulation {body['simulationId']}")
+        return sorted(found, key=lambda jid: (len(jid), jid))
+
+    def _job_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        found = self._of_group(body)
+        states = [self.jobs[jid]["state"] for jid in found]
+        busy = sum(not self.jobs[jid]["over"] for jid in found)
+        wanted = {None: set(states), "failed": {"error", "canceled"}}.get(body["status"], {body["status"]})
+        rows = [jid for jid in found if self.jobs[jid]["state"] in wanted and (len(jid), jid) > (len(body["after"] or ""), body["after"] or "")]
+        page = rows[: min(body["limit"], 3)]
+        return {
+            "group": f"{body['uid']}-{body['simulationId']}", "simulationId": body["simulationId"], "total": len(found),
+            "counts": {s: states.count(s) for s in ("pending", "running", "completed", "canceled", "error")}, "over": not busy, "busy": busy,
+            "exits": [], "next": page[-1] if page and len(rows) > len(page) else None, "runs": [
+                {"computeJid": jid, "computeJobSerial": j["serial"], "index": index_of(jid)[1], "state": j["state"], "over": j["over"],
+                 "reason": j["reason"], "error": None, "exit": j["exit"] and {k: j["exit"].get(k) for k in ("code", "signal")}}
+                for jid, j in ((jid, self.jobs[jid]) for jid in page)
+            ],
+        }
+
+    def _group_cancel(self, body: dict[str, Any]) -> dict[str, Any]:
+        named = None if body["indices"] is None else set(parse_indices(body["indices"]).numbers)
+        found = [jid for jid in self._of_group(body) if named is None or index_of(jid)[1] in named]
+        states = {"pending", "running"} if body["status"] is None else {body["status"]}
+        hit = [jid for jid in found if self.jobs[jid]["state"] in states]
+        for jid in hit:
+            self.jobs[jid].update(state="canceled", over=True, reason="cancel", exit=None)
+        return {
+            "state": "ok", "group": f"{body['uid']}-{body['simulationId']}", "asked": len(hit), "canceled": len(hit), "over": 0,
+            "missing": 0 if named is None else len(named) - len(found), "repeated": False,
+        }
+
+    def _run_description(self, body: dict[str, Any]) -> dict[str, Any]:
+        numbers = itertools.count(1)
+        try:
+            made = runs(described(body["description"]), body["uid"], lambda: f"{next(numbers):08d}")
+        except BadDescription as e:
+            refused = Refused("badRequest", e.sentence)
+            refused.answer = (400, json.dumps({**json.loads(refused.answer[1]), "problems": msgspec.to_builtins(e.problems)}).encode())
+            raise refused from None
+        jobs: dict[str, list[dict[str, Any]]] = {}
+        for job in made:
+            for n, spec in enumerate(json.loads(msgspec.json.encode(job.specs))):
+                if "refuse-me" in spec["command"]:
+                    answer = json.loads(error("dependencyNever", "this one not")[1])
+                else:
+                    answer = {k: v for k, v in self._submit(spec, f"{body['reqId']}.{job.job.name}.{n}").items() if k in ("computeJid", "computeJobSerial", "state")}
+                jobs.setdefault(job.job.name, []).append(answer)
+        return {"state": "ok", "jobs": jobs, "warnings": []}
+
+    def _run_plan(self, body: dict[str, Any]) -> dict[str, Any]:
+        spec = msgspec.convert(body["run"], RunSpec)
+        if any(r.cpu > 100 for r in spec.roles):
+            raise Refused("resourceExceeded", "one of its roles asks for too many cores")
+        shown: dict[str, Any] = msgspec.to_builtins(plan((Node(host="node1", address="10.0.0.1", cpu=100, memory_mb=2**20),), spec, "/run", "EPRSqtUW-simulat1-command", 7))
+        return shown
+
     def _submit(self, spec: dict[str, Any], req_id: str) -> dict[str, Any]:
         jid = f"{spec['uid']}-{spec['simulationId']}-{spec['computeModel']}"
         if not any(j["reqId"] == req_id for j in self.jobs.values()):
@@ -232,7 +319,12 @@ class FakeSupervisor:
         return {
             "computeJid": jid, "state": self.jobs[jid]["state"], "cause": "exit", "sentence": "it ended by itself with exit code 3",
             "evidence": ["exit: exit code 3 (said by the keeper)"], "not": ["a time limit"], "lastLines": "one\ntwo \x1b[2J",
-            "logs": ["/evidence/stdout.log"], "try": ["jobscribe job logs --stderr " + jid],
+            "logs": ["/evidence/stdout.log"], "try": ["Correct the input.", "jobscribe job logs --stderr " + jid],
+            "diagnosis": {
+                "code": 9000, "phrase": "failed", "type": "user", "whose": "of the job", "behavior": "permanent",
+                "again": "trying again does not help", "reason": "It said so.", "solutions": ["Correct the input."],
+                "hint": "disk full", "matched": "two \x1b[2J", "excerpt": "one\ntwo \x1b[2J", "task": "worker-1",
+            },
         }
 
     def _call(self, body: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
@@ -289,6 +381,9 @@ class _Api(_Handler):
         body = json.loads(self.request.body)
         try:
             answer = self.fake.answer(path, body)
+            deadline = time.monotonic() + 10
+            while self.fake.held(path) and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
             deadline = time.monotonic() + body.get("waitSecs", 0)
             while not _worth_saying(path, answer) and time.monotonic() < deadline:
                 await asyncio.sleep(0.005)
@@ -309,7 +404,7 @@ class _Api(_Handler):
 
 
 def _worth_saying(path: str, answer: Any) -> bool:
-    if path == "run-status":
+    if path in ("run-status", "job-group"):
         return bool(answer["over"])
     return path != "job-log" or bool(answer[0]) or answer[1]["X-Run-Over"] == "True"
 

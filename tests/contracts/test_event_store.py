@@ -4,6 +4,7 @@ import queue
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jobscribe.db.batches import Point
@@ -94,6 +95,7 @@ def test_an_empty_store_has_nothing(bed: Bed) -> None:
     assert bed.store.head() == 0
     assert bed.store.read("job/x") == [] and bed.store.read_all() == []
     assert bed.store.busy_jids() == [] and bed.store.jobs() == [] and bed.store.find_jobs("u") == []
+    assert bed.store.tally("u") == [] and bed.store.group("u") == []
     assert bed.store.receipt("useraaa1", "request1") is None
 
 
@@ -283,6 +285,52 @@ def test_jobs_are_found_by_the_beginning_of_their_jid(bed: Bed) -> None:
     assert bed.store.find_jobs("Useraaa") == [] and bed.store.find_jobs("%") == [] and bed.store.find_jobs("useraaa_") == []
 
 
+def numbered(bed: Bed, *models: str, **fields: str) -> list[str]:
+    """Jobs of one simulation with these models, and one each of its neighbours."""
+    jids = [f"useraaa1-simaaaa1-{m}" for m in models]
+    for jid in (*jids, "useraaa1-simaaaa0-x_1", "useraaa1-simaaaa2-x_1", "useraaa2-simaaaa1-x_1"):
+        bed.append(write(job_stream(jid), 0, 1), index=(row(jid, **fields),))
+    bed.settle(len(jids) + 3)
+    return jids
+
+
+def test_a_group_is_in_the_order_of_its_numbers_page_by_page(bed: Bed) -> None:
+    jids = numbered(bed, *(f"x_{n}" for n in (11, 2, 100, 0, 10, 1)))
+    ordered = [f"useraaa1-simaaaa1-x_{n}" for n in (0, 1, 2, 10, 11, 100)]
+    assert sorted(ordered) == sorted(jids)
+    assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-")] == ordered
+    assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-", limit=4)] == ordered[:4]
+    for at, jid in enumerate(ordered):
+        assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-", after=jid, limit=2)] == ordered[at + 1 : at + 3]
+    assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-", after="useraaa1-simaaaa1-x_9")] == ordered[3:]
+    assert bed.store.group("useraaa1-simaaaa9-") == [] and bed.store.group("useraaa1-simaaaa1-", limit=0) == []
+
+
+def test_a_group_is_narrowed_by_status(bed: Bed) -> None:
+    numbered(bed, "x_1", "x_2", "x_3")
+    done = "useraaa1-simaaaa1-x_2"
+    bed.now(write(job_stream(done), 1, 2), index=(row(done, status="error", busy=False),))
+    found = {s: [r.jid[-1] for r in bed.store.group("useraaa1-simaaaa1-", statuses=s)] for s in (("error",), ("pending",), ("error", "pending"), ())}
+    assert found == {("error",): ["2"], ("pending",): ["1", "3"], ("error", "pending"): ["1", "2", "3"], (): []}
+    assert bed.store.group("useraaa1-simaaaa1-", statuses=("error",))[0].position == bed.store.head()
+    assert bed.store.group("useraaa1-simaaaa1-", statuses=("error",), after=done) == []
+
+
+def test_a_group_is_counted_by_what_its_jobs_have_in_common(bed: Bed) -> None:
+    assert bed.store.tally("useraaa1-simaaaa1-") == []
+    numbered(bed, *(f"x_{n}" for n in range(5)))
+    ends = [("completed", False, None), ("error", False, "exit"), ("error", True, "exit"), ("error", False, "exit")]
+    for n, (status, busy, reason) in enumerate(ends):
+        jid = f"useraaa1-simaaaa1-x_{n}"
+        bed.now(write(job_stream(jid), 1, 2), index=(msgspec.structs.replace(row(jid, status=status, busy=busy), reason=reason),))
+    head = bed.store.head()
+    tallies = {(t.status, t.reason, t.busy): (t.count, t.position) for t in bed.store.tally("useraaa1-simaaaa1-")}
+    assert tallies == {
+        ("pending", None, True): (1, 5), ("completed", None, False): (1, head - 3), ("error", "exit", False): (2, head),
+        ("error", "exit", True): (1, head - 1),
+    }
+
+
 def test_receipts_are_found_by_user_and_request(bed: Bed) -> None:
     receipt = Receipt(uid="useraaa1", req_id="request1", jid=JIDS[1], serial=5, at=9.5)
     bed.now(write("a", 0, 1), receipts=(receipt,))
@@ -407,7 +455,8 @@ def test_a_closed_store_refuses(bed: Bed) -> None:
     bed.store.close()
     bed.store.close()
     assert bed.now(write("a", 0, 1)).code == "storageUnavailable"
-    for call in (bed.store.resume, bed.store.read_all, bed.store.jobs, bed.store.busy_jids, lambda: bed.store.read("a")):
+    reads = (lambda: bed.store.read("a"), lambda: bed.store.tally("u"), lambda: bed.store.group("u"))
+    for call in (bed.store.resume, bed.store.read_all, bed.store.jobs, bed.store.busy_jids, *reads):
         with pytest.raises(Refusal, match="storageUnavailable"):
             call()
 

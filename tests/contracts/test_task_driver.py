@@ -109,7 +109,7 @@ class Fake:
 
 
 class Keepers:
-    """Agents of the local driver, connected to a hub. This stands in place of an engine, and of who keeps their progress."""
+    """Agents of the local driver, connected to a hub. This stands in place of an engine, and of who keeps their progress and what they take."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground, self.root = ground, ground.root
@@ -118,7 +118,7 @@ class Keepers:
     async def open(self) -> None:
         self.said: Counter[str] = Counter()
         log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
-        self.hub = Hub(self, self, log, Counters(), lambda key: "i" * 32, 1)  # type: ignore[arg-type]
+        self.hub = Hub(self, self, self, log, Counters(), lambda key: "i" * 32, 1)  # type: ignore[arg-type]
         (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.server = tornado.httpserver.HTTPServer(application(self.hub))
         self.server.add_sockets([socket])
@@ -133,6 +133,9 @@ class Keepers:
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
         return AgentRecord(key=key, token_hashes=(token_hash("t" * 32),))
+
+    def take(self, key: AgentKey, message: Any) -> None:
+        """What tasks report and take is nobody's matter here."""
 
     def tell(self, *inputs: Any) -> None:
         for input_ in inputs:

@@ -332,7 +332,7 @@ _scalars = st.none() | st.booleans() | st.integers() | st.integers(-3, 70_000) |
 _keys = st.sampled_from(["jobs", *JOB, *ROLE, "job", "on", "begin", "count", "a", "b", "PAI_DATA_DIR"]) | st.text(max_size=5)
 _values = st.recursive(_scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys, inner, max_size=5), max_leaves=25)
 _names = st.sampled_from(["a", "b", "c"])
-_roles = st.dictionaries(_names, st.fixed_dictionaries({}, optional={k: _values for k in ROLE}) | _values, max_size=3)
+_roles = st.dictionaries(_names, st.fixed_dictionaries({}, optional=dict.fromkeys(ROLE, _values)) | _values, max_size=3)
 _jobs = st.fixed_dictionaries({"name": _names | _values}, optional={k: _roles if k == "roles" else _values for k in JOB if k != "name"} | {
     "command": st.just("x") | _values, "after": st.lists(_names | st.fixed_dictionaries({"job": _names}), max_size=3) | _values, "array": st.sampled_from(["1-3", "0"]) | _values,
 })

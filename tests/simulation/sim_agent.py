@@ -6,11 +6,11 @@ from sim_keeper import WAY_SECS, Keeper
 from sim_time import Cancel, Life
 
 from jobscribe.agent.session import (
-    Fetch, Forget, Launch, Quit, Read, Send, Session, StartCall, Stop, StopCall,
+    Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall,
 )
 from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Alive, Call, CallReply, FileChunk, LogChunk, OpError, TaskSpec, ToAgent
+from jobscribe.protocol.messages import Alive, Call, CallReply, FileChunk, LogChunk, OpError, PortsProbed, ProbePorts, TaskSpec, ToAgent
 
 if TYPE_CHECKING:
     from sim_link import Link
@@ -25,7 +25,7 @@ class Agent:
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper, self.machine, self.time = keeper, keeper.machine, keeper.time
-        self.key, self.config = keeper.key, keeper.config
+        self.key, self.config, self.host = keeper.key, keeper.config, keeper.host
         self.life = Life(self.time)
         self.pid = self.machine.new_pid()
         self.session = Session()
@@ -39,7 +39,7 @@ class Agent:
 
     def start(self, executions: list[dict[str, Any]]) -> None:
         def serve() -> None:
-            self.do(self.session.keeper_hello(executions, self.machine.mono))
+            self.do(self.session.keeper_hello(executions, self.host.mono))
             self.life.after(0.02, self._dial)
             self.life.after(TICK_SECS, self._tick)
 
@@ -62,14 +62,14 @@ class Agent:
         self.life.after(2 * WAY_SECS, self.die)
 
     def _tick(self) -> None:
-        self.do(self.session.tick(self.machine.mono))
+        self.do(self.session.tick(self.host.mono))
         self.life.after(TICK_SECS, self._tick)
 
     # ---- the connection
 
     def hello(self) -> Alive:
         return Alive(
-            agent_id=self.config["agentId"], agent_key=self.key, version="sim", host="sim", boot_id=self.machine.boot_id, pid=self.pid,
+            agent_id=self.config["agentId"], agent_key=self.key, version="sim", host=self.host.name, boot_id=self.host.boot_id, pid=self.pid,
             keeper_pid=self.keeper.pid,
         )
 
@@ -89,7 +89,7 @@ class Agent:
         self._pause = 0.05
         self.encoder, self.decoder = Encoder(self.link.max_frame), Decoder("to_agent", self.link.max_frame)
         self._send([self.hello()])
-        self.do(self.session.connected(self.machine.mono))
+        self.do(self.session.connected(self.host.mono))
 
     def lost(self, link: "Link") -> None:
         """The connection is gone, as this end sees it."""
@@ -105,7 +105,7 @@ class Agent:
         messages: list[ToAgent] = self.decoder.messages(frame)
         for message in messages:
             self.time.say("agent", self.pid, "<-", message)
-            self.do(self.session.received(message, self.machine.mono))
+            self.do(self.session.received(message, self.host.mono))
         if self.decoder.gaps != gaps and self.link is link:
             link.agent_closes()
             self.lost(link)
@@ -122,7 +122,7 @@ class Agent:
 
     def keeper_said(self, said: dict[str, Any]) -> None:
         self.time.say("agent", self.pid, "<- keeper", said["is"], said["token"], said["exit"])
-        self.do(self.session.keeper_said(said, self.machine.mono))
+        self.do(self.session.keeper_said(said, self.host.mono))
 
     def do(self, outputs: list[Any]) -> None:
         for output in outputs:
@@ -143,6 +143,8 @@ class Agent:
                     self._order({"do": "quit"})
                 case StartCall(op=op):
                     self._call(op)
+                case Probe(op=op):
+                    self._probe(op)
                 case StopCall(op_id=op_id):
                     self.calls.pop(op_id, lambda: None)()
                 case Read(op=op):
@@ -154,9 +156,26 @@ class Agent:
 
     def _launch(self, token: Token, spec: TaskSpec) -> None:
         if self.time.strikes("the agent could not hand a task to its keeper"):
-            self.do(self.session.launch_failed(token, "simulated", self.machine.mono))
+            self.do(self.session.launch_failed(token, "simulated", self.host.mono))
             return
-        self._order({"do": "start", "command": spec.command, "limit": spec.time_limit_secs, "grace": spec.grace_secs, **_named(token)})
+        busy = self.machine.busy_ports(self.host.name, spec.ports)
+        if busy:
+            self.time.saw("somebody listened on a port of a task that was to start")
+            self.do(self.session.launch_failed(token, "simulated", self.host.mono, "portTaken"))
+            return
+        self._order({
+            "do": "start", "command": spec.command, "limit": spec.time_limit_secs, "grace": spec.grace_secs, "ports": spec.ports,
+            **_named(token),
+        })
+
+    def _probe(self, op: ProbePorts) -> None:
+        if self.time.strikes("a probe was never answered"):
+            return
+        busy = self.machine.busy_ports(self.host.name, op.ports)
+        if busy:
+            self.time.saw("a probe found somebody on a port")
+        late = 0.01 * self.time.random.random()
+        self.life.after(late, lambda: self._send([PortsProbed(op_id=op.op_id, busy=busy)]))
 
     def _order(self, order: dict[str, Any]) -> None:
         """Orders reach the keeper in order, also when the agent dies meanwhile."""

@@ -75,10 +75,10 @@ class Checks:
             case "completed", _ if not any(p.ended is not None and p.truth == (0, None) for p in processes):
                 self.sim.broken(f"{key} is completed, but the machine says {processes}")
             case _, "queueLimit":
-                waited, limit = self.machine.mono - (run.queued_mono or 0.0), run.spec.queue_limit_secs or 0.0
+                waited, limit = self.machine.home.mono - (run.queued_mono or 0.0), run.spec.queue_limit_secs or 0.0
                 if processes:
                     self.sim.broken(f"{key} was canceled by its queue limit, and it ran")
-                if run.queued_boot_id == self.machine.boot_id and waited < limit - 0.01:
+                if run.queued_boot_id == self.machine.home.boot_id and waited < limit - 0.01:
                     self.sim.broken(f"{key} waited {waited:.1f} s, and its queue limit is {limit}")
                 self._once("a run was canceled by its queue limit", key)
             case _, "timeLimit":

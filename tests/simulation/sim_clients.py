@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sim_recipes import Recipes, command, too_much
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
 from jobscribe.protocol.messages import Call, CancelCall
-from jobscribe.protocol.requests import RunCancel, RunSimulation, RunSpec
-from jobscribe.supervisor.core.inputs import Cancel, Input, Purge, Submit, WantAgent
+from jobscribe.protocol.requests import RunCancel, RunRelease, RunSimulation, RunSpec
+from jobscribe.protocol.roles import After
+from jobscribe.supervisor.core.inputs import Cancel, Input, Purge, Release, Submit, WantAgent
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
@@ -50,6 +52,9 @@ class Clients:
         r = self.time.random
         self.runs: list[Asked] = []
         self.cancels: list[Asked] = []
+        self.releases: list[Asked] = []
+        #: (computeJid, serial) of which somebody asked to release what is kept for debugging, and when first
+        self.released_at: dict[tuple[str, int], float] = {}
         #: (computeJid, serial) whose cancel was acknowledged, and when
         self.canceled: dict[tuple[str, int], float] = {}
         #: (computeJid, serial) that somebody wanted purged
@@ -61,10 +66,9 @@ class Clients:
         self._kinds = r.choice((("sequential",), ("sequential", "parallel")))
         self._sims = r.choice((3, 12, 40))
         self._limits = r.random() < 0.5
-        self._models = [
-            ("job", str(r.choice((0, 0, 0, 3))), f"{r.choice((0.0, 0.01, 0.5, 4.0, 15.0)) * r.random():.3f}", r.choice(("dies", "exits", "ignores")))
-            for _ in range(6)
-        ]
+        self._models = [command(r, ("0", "0", "0", "3", "0,1", "0,s6", "200,0")) for _ in range(6)]
+        self.nodes = supervisor.policy.nodes.get("local", ())
+        self.recipes = Recipes(r, self.nodes)
 
     # ---- requests
 
@@ -82,7 +86,25 @@ class Clients:
 
     def submit_many(self) -> None:
         """As a bulk request: all decided in one go."""
-        many = [self._new_run() for _ in range(self.time.random.randint(3, 12))]
+        self._ask_together([self._new_run() for _ in range(self.time.random.randint(3, 12))])
+
+    def submit_array(self) -> None:
+        """Runs of one simulation, of which a few run at once."""
+        r = self.time.random
+        uid, sid, at_once = r.choice(self._users), f"array{r.randint(1, 3):03d}", r.choice((1, 2))
+        some = [self._run(uid, sid, f"a{n}", at_once=at_once) for n in range(r.randint(2, 6))]
+        self._ask_together(some)
+
+    def submit_chain(self) -> None:
+        """Each waits for the one before it, some for two."""
+        r = self.time.random
+        uid, many = r.choice(self._users), []
+        for n in range(r.randint(2, 6)):
+            after = [After(compute_jid=a.jid, on=r.choice(("ok", "ok", "any", "failed"))) for a in many[-r.choice((1, 1, 2)) :]]
+            many.append(self._run(uid, f"chain{r.randint(1, 999):03d}", f"c{n}", after=tuple(after)))
+        self._ask_together(many)
+
+    def _ask_together(self, many: list[Asked]) -> None:
         supervisor = self.supervisor
         if supervisor.running:
             inputs = [self._input(a) for a in many]
@@ -94,12 +116,25 @@ class Clients:
     def _new_run(self) -> Asked:
         r = self.time.random
         uid, sid = r.choice(self._users), f"sim{r.randint(1, self._sims):05d}"
+        waits: dict[str, Any] = {}
+        if r.random() < self.recipes.waiting:
+            known = [a for a in self.runs if a.uid == uid and a.serial is not None and a.jid.split("-")[1] != sid]
+            some = r.sample(known, min(len(known), r.choice((1, 1, 2))))
+            waits["after"] = tuple(
+                After(compute_jid=a.jid, compute_job_serial=r.choice((0, a.serial or 0)), on=r.choice(("ok", "any", "failed"))) for a in some
+            )
+        return self._run(uid, sid, "command", **waits)
+
+    def _run(self, uid: str, sid: str, model: str, **fields: Any) -> Asked:
+        r = self.time.random
+        what: dict[str, Any] = {"roles": self.recipes.roles()} if r.random() < self.recipes.gangs else {"command": r.choice(self._models)}
         spec = RunSpec(
-            uid=uid, simulation_id=sid, grace_secs=r.choice((0.0, 0.5, 3.0)), command=r.choice(self._models), job_run_mode=r.choice(self._kinds),
+            uid=uid, simulation_id=sid, compute_model=model, grace_secs=r.choice((0.0, 0.5, 3.0)), job_run_mode=r.choice(self._kinds),
             time_limit_secs=r.choice((0.3, 3.0, 12.0)) if self._limits and r.random() < 0.4 else None,
             queue_limit_secs=r.choice((0.2, 2.0, 20.0)) if self._limits and r.random() < 0.3 else None,
+            **what, **self.recipes.policies(), **fields,
         )
-        jid = f"{uid}-{sid}-command"
+        jid = f"{uid}-{sid}-{model}"
         known = [a.serial for a in self.runs if a.jid == jid and a.serial is not None]
         request = RunSimulation(
             req_id=f"run-{len(self.runs):06d}", run=spec, force_run=r.random() < 0.2,
@@ -108,6 +143,20 @@ class Clients:
         asked = Asked(uid, jid, request.req_id, request)
         self.runs.append(asked)
         return asked
+
+    def release_one(self) -> None:
+        """What is kept for debugging, if anything is."""
+        r, supervisor = self.time.random, self.supervisor
+        jobs = supervisor.engine.world.jobs if supervisor.running else {}
+        held = [(jid, job.run, t.token) for jid, job in jobs.items() if job.run for t in job.run.live_tasks if t.held is not None]
+        if not held:
+            return
+        jid, run, token = r.choice(held)
+        which = {"role": token.role, "index": token.index} if r.random() < 0.4 else {}
+        request = RunRelease(uid=jid.split("-")[0], compute_jid=jid, compute_job_serial=run.serial, **which)
+        self.releases.append(Asked(request.uid, jid, f"release-{len(self.releases):06d}", request))
+        self.released_at.setdefault((jid, run.serial), self.time.now)
+        self._ask(self.releases[-1])
 
     def cancel_one(self, *, of: list[Asked] | None = None) -> None:
         r = self.time.random
@@ -156,7 +205,13 @@ class Clients:
         asked.asked += 1
         self.supervisor.request(handle, lambda reply: self._answer(asked, reply), ANSWER_SECS)
         self.time.after(AGAIN_SECS + self.time.random.random(), lambda: self._ask(asked))
-        return Submit(handle, asked.request, "/run") if isinstance(asked.request, RunSimulation) else Cancel(handle, asked.request)
+        match asked.request:
+            case RunSimulation():
+                return Submit(handle, asked.request, "/run")
+            case RunRelease():
+                return Release(handle, asked.request)
+            case _:
+                return Cancel(handle, asked.request)
 
     def _answer(self, asked: Asked, reply: dict[str, Any] | Refusal) -> None:
         self.time.say("client", asked.req_id, "<-", reply)
@@ -165,6 +220,8 @@ class Clients:
             if reply.code not in RETRYABLE and not asked.answered:
                 asked.refused = reply.code
             return
+        if isinstance(asked.request, RunSimulation) and too_much(self.nodes, asked.request.run.roles):
+            self._broken(f"{asked.req_id} was accepted, and there is no host for it: {asked.request.run.roles}")
         if asked.serial not in (None, reply["serial"]):
             self._broken(f"G11: {asked.req_id} was answered with serial {asked.serial}, then {reply['serial']}")
         if asked.serial is not None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sim_faults import KEEPER_POINTS, SUPERVISOR_POINTS
+from sim_machine import OTHER
 
 if TYPE_CHECKING:
     from sim_agent import Agent
@@ -65,6 +66,9 @@ def strike(sim: "Simulator", what: str) -> None:
             time.saw(what)
             machine.reboot()
             supervisor.crash()
+        case "the other machine was rebooted" if OTHER in machine.hosts:
+            time.saw(what)
+            machine.reboot(OTHER)
         case "the machine was suspended":
             # the monotonic clock stands still meanwhile
             time.saw(what)

@@ -24,11 +24,11 @@ class Driver:
         self._lies: dict[AgentKey, int] = {}
 
     def perform(self, effect: StartAgent | FindAgent | StopAgent) -> None:
-        life, key, boot = self.supervisor.life, effect.key, self.machine.boot
+        life, key, boot = self.supervisor.life, effect.key, self.machine.home.boot
         secs = self.time.random.random() * (10.0 if self.time.strikes("the driver was slow") else 0.3)
 
         def act() -> None:
-            if boot != self.machine.boot:
+            if boot != self.machine.home.boot:
                 return
             answer = self._act(effect)
             if answer is not None:

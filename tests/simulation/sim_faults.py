@@ -13,7 +13,7 @@ SHARES: dict[str, float] = {
     "an agent's start failed": 0.2, "a start was told as failed though it lives": 0.2, "a start was never answered": 0.1,
     "the driver was slow": 0.2, "the driver did not know": 0.3, "the driver found a dead agent alive": 0.3,
     "the driver did not find a living agent": 0.2, "a stop of the driver was never answered": 0.3,
-    "the agent could not hand a task to its keeper": 0.05, "a call's worker was slow": 0.3,
+    "the agent could not hand a task to its keeper": 0.05, "a call's worker was slow": 0.3, "a probe was never answered": 0.2,
     "the supervisor died between two effects": 0.002, "a commit was slow": 0.05,
 }
 
@@ -24,7 +24,7 @@ DISASTERS: dict[str, float] = {
     "a job was killed": 4, "a job's script was killed": 2,
     "a connection was cut": 5, "a connection was half open": 3,
     "an agent was frozen": 3, "an agent was frozen and its keeper killed": 3, "the supervisor was frozen": 2, "a keeper was frozen": 1.5,
-    "the machine was rebooted": 1.5, "the machine was suspended": 1, "the wall clock jumped": 2,
+    "the machine was rebooted": 1.5, "the other machine was rebooted": 1.5, "the machine was suspended": 1, "the wall clock jumped": 2,
     "the disk refused a commit": 4, "the disk was full for a while": 2, "an fsync failed": 2, "the disk was slow": 1,
     "a burst of cancels": 4,
 }

@@ -66,6 +66,7 @@ class Keeper:
     def __init__(self, machine: "Machine", key: AgentKey, pid: int, config: dict[str, str]) -> None:
         self.machine, self.key, self.pid, self.config, self.time = machine, key, pid, config, machine.time
         self.life = Life(machine.time)
+        self.host = machine.host(key.host)
         self.disk = machine.disks.setdefault(key, Disk())
         self.known: dict[str, Execution] = {}
         self.refused: set[str] = set()
@@ -154,8 +155,8 @@ class Keeper:
         self._consume(e)
         self.reached("keeper.consumed")
         self._write(e.folder, "output", True)
-        e.process = self.machine.spawn(e.token, order["command"], e.limit)
-        e.started_mono = self.machine.mono
+        e.process = self.machine.spawn(e.token, self.host, order)
+        e.started_mono = self.host.mono
         self.reached("keeper.spawned")
         self._note(e)
         self.reached("keeper.noted")
@@ -184,23 +185,23 @@ class Keeper:
 
     def _consume(self, e: Execution) -> None:
         self.disk.ledger[e.name] = e.token
-        self.machine.wrote(lambda: self.disk.ledger.pop(e.name, None))
+        self.host.wrote(lambda: self.disk.ledger.pop(e.name, None))
         self.disk.runs[e.name] = e.folder
-        self.machine.wrote(lambda: self.disk.runs.pop(e.name, None))
+        self.host.wrote(lambda: self.disk.runs.pop(e.name, None))
 
     def _strike(self, name: str) -> None:
         token = self.disk.ledger.pop(name, None)
         if token is not None:
-            self.machine.wrote(lambda: self.disk.ledger.__setitem__(name, token))
+            self.host.wrote(lambda: self.disk.ledger.__setitem__(name, token))
 
     def _write(self, folder: Evidence, what: str, value: Any) -> None:
         before = getattr(folder, what)
         setattr(folder, what, value)
-        self.machine.wrote(lambda: setattr(folder, what, before))
+        self.host.wrote(lambda: setattr(folder, what, before))
 
     def _note(self, e: Execution) -> None:
         assert e.process is not None
-        said = {"process": e.process, "mono": e.started_mono, "limit": e.limit, "grace": e.grace, "boot": self.machine.boot}
+        said = {"process": e.process, "mono": e.started_mono, "limit": e.limit, "grace": e.grace, "boot": self.host.boot}
         self._write(e.folder, "start", said)
 
     # ---- what an earlier keeper left
@@ -238,7 +239,7 @@ class Keeper:
             return e
         if folder.start is None:
             self._search(e)
-        elif folder.start["boot"] != self.machine.boot:
+        elif folder.start["boot"] != self.host.boot:
             self._end(e, self._from_evidence(e, verdict.RESTARTED))
         else:
             e.main_over = e.process is None or e.process.ended is not None
@@ -260,7 +261,7 @@ class Keeper:
         """The keeper ended between taking the token and noting the process."""
         p = self.machine.by_token.get(e.token)
         if p is not None and p.ended is None:
-            e.process, e.started_mono = p, self.machine.mono - (self.time.now - p.started)
+            e.process, e.started_mono = p, self.host.mono - (self.time.now - p.started)
             return
         e.main_over = True
         if not e.folder.output:
@@ -271,13 +272,13 @@ class Keeper:
     def _add(self, e: Execution) -> None:
         self.known[e.name] = e
         if e.limit is not None and e.started_mono is not None:
-            left = max(0.0, e.started_mono + e.limit - self.machine.mono)
+            left = max(0.0, e.started_mono + e.limit - self.host.mono)
             self._limits[e.name] = self.life.after(left, lambda: self.guarded(lambda: self.stop(e, "timeLimit", e.grace)))
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
         if e.exit is not None:
             return
-        now = self.machine.mono
+        now = self.host.mono
         if e.kill_at is None:
             e.stop_reason = e.stop_reason or reason
             e.kill_at = now + grace
@@ -351,7 +352,7 @@ class Keeper:
         return {
             "name": e.name, "token": e.token, "state": "ended" if e.exit else "running", "pid": p.pid if p else None,
             "startTicks": p.pid if p else None, "startedAt": p.started + self.time.wall_offset if p else None,
-            "elapsed": self.machine.mono - e.started_mono if e.started_mono is not None and e.exit is None else None, "exit": e.exit,
+            "elapsed": self.host.mono - e.started_mono if e.started_mono is not None and e.exit is None else None, "exit": e.exit,
         }
 
     def _tell_state(self, e: Execution) -> None:

@@ -76,7 +76,8 @@ class Late:
         keeper.die()
         if keeper.agent is not None:
             keeper.agent.vanish()
-        self.machine.kill(self.machine.live[asked.jid], 9, with_script=True)
+        for p in self.machine.of_job(asked.jid):
+            self.machine.kill(p, 9, with_script=True)
 
     def _reboot(self) -> None:
         self.machine.reboot()
@@ -98,10 +99,10 @@ class Late:
         durable = self.supervisor.engine.durable(asked.jid)
         assert durable is not None
         said = status(self.supervisor.engine.world, durable.job, durable.position, self.supervisor.now())
-        if said["state"] != "running" or not said["known"] or asked.jid not in self.machine.live:
+        if said["state"] != "running" or not said["known"] or not self.machine.of_job(asked.jid):
             self.sim.broken(f"G3, G4: {asked.jid} is not known to run after {secs:g} s: {said}")
 
     def _gone(self, asked: "Asked") -> None:
         self._is(asked, "canceled", "cancel", GRACE_SECS + 1)
-        if asked.jid in self.machine.live:
+        if self.machine.of_job(asked.jid):
             self.sim.broken(f"G13: {asked.jid} lives {GRACE_SECS + 1:g} s after its cancel")

@@ -1,7 +1,11 @@
-"""The machine where everything runs: its disk, its processes, its boots. Kept by itself, so that it is the witness against all books."""
+"""The machines where everything runs: their disks, processes, ports and boots. Kept by themselves, so that they witness against all books.
 
+The supervisor is on the first of them, HOME; each has its own boots and its own monotonic clock.
+"""
+
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 #: What was written longer ago than this (seconds) survives a power cut although nobody synced it.
 SETTLED_SECS = 5.0
+HOME, OTHER = "localhost", "other"
 
 
 class Process(msgspec.Struct):
@@ -22,11 +27,14 @@ class Process(msgspec.Struct):
 
     token: str
     pid: int
+    host: str
     boot: int
     started: float
     code: int
     on_term: str
     limit: float | None
+    #: it listens on these
+    ports: tuple[int, ...] = ()
     ended: float | None = None
     signal: int | None = None
     #: what its script wrote down as its exit: a code, or 128 + a signal
@@ -37,8 +45,51 @@ class Process(msgspec.Struct):
         return self.token.split("/")[0]
 
     @property
+    def gang(self) -> str:
+        """What it has in common with the other tasks of its attempt."""
+        return self.token.rsplit("/", 2)[0]
+
+    @property
     def truth(self) -> tuple[int | None, int | None]:
         return (self.code, None) if self.signal is None else (None, self.signal)
+
+
+class Host:
+    """One machine: its boots, and what was written there without a sync."""
+
+    def __init__(self, time: Time, name: str) -> None:
+        self.time, self.name = time, name
+        self.boot = 1
+        self.booted_at = 0.0
+        #: ports that somebody else listens on
+        self.strangers: set[int] = set()
+        self.journal: deque[tuple[float, Action]] = deque()
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot-{self.boot}" if self.name == HOME else f"boot-{self.name}-{self.boot}"
+
+    @property
+    def mono(self) -> float:
+        return self.time.now - self.booted_at
+
+    def wrote(self, undo: Action) -> None:
+        """Something was written without a sync; this takes it back."""
+        self.journal.append((self.time.now, undo))
+        while self.journal[0][0] < self.time.now - SETTLED_SECS:
+            self.journal.popleft()
+
+    def power_cut(self) -> None:
+        """The end of what was written and not synced may be gone."""
+        unsettled = [undo for at, undo in self.journal if at > self.time.now - SETTLED_SECS]
+        lost = self.time.random.randint(0, len(unsettled))
+        for undo in reversed(unsettled[len(unsettled) - lost :]):
+            undo()
+        if lost:
+            self.time.saw("a power cut took what was not synced")
+        self.journal.clear()
+        self.boot += 1
+        self.booted_at = self.time.now - 1.0
 
 
 class Machine:
@@ -46,27 +97,28 @@ class Machine:
 
     def __init__(self, time: Time, broken: Callable[[str], None], new_agent: "Callable[[Keeper], Agent]") -> None:
         self.time, self._broken, self.new_agent = time, broken, new_agent
-        self.boot = 1
-        self.booted_at = 0.0
+        self.hosts: dict[str, Host] = {}
         self.disks: dict[AgentKey, Disk] = {}
         self.processes: dict[int, Process] = {}
         self.by_token: dict[str, Process] = {}
-        #: live processes by computeJid
+        #: those that live, by token
         self.live: dict[str, Process] = {}
+        #: told of each that starts
+        self.on_spawn: Callable[[Process], None] = lambda process: None
         self.keepers: dict[AgentKey, Keeper] = {}
         #: that live, with those whose keeper died and that do not know it yet
         self.agents: list[Agent] = []
         self.connect: Callable[[Any], Any] = lambda agent: None
-        self._journal: deque[tuple[float, Action]] = deque()
         self._pid = 100
 
-    @property
-    def boot_id(self) -> str:
-        return f"boot-{self.boot}"
+    def host(self, name: str) -> Host:
+        if name not in self.hosts:
+            self.hosts[name] = Host(self.time, name)
+        return self.hosts[name]
 
     @property
-    def mono(self) -> float:
-        return self.time.now - self.booted_at
+    def home(self) -> Host:
+        return self.host(HOME)
 
     def new_pid(self) -> int:
         self._pid += 1
@@ -82,7 +134,7 @@ class Machine:
             keeper.start()
         else:
             self.time.saw("a start found a keeper that lived")
-        return {"pid": keeper.pid, "bootId": self.boot_id}
+        return {"pid": keeper.pid, "bootId": keeper.host.boot_id}
 
     def keeper_of(self, key: AgentKey, handle: dict[str, Any]) -> Keeper | None:
         """The live keeper that this handle names."""
@@ -98,20 +150,41 @@ class Machine:
 
     # ---- processes
 
-    def spawn(self, token: str, command: tuple[str, ...], limit: float | None) -> Process:
-        """command: what, its exit code, its length in seconds, how it takes SIGTERM. Here is where a double start shows."""
-        _, code, secs, on_term = command
+    def spawn(self, token: str, host: Host, order: dict[str, Any]) -> Process:
+        """Its command: what, how it ends, its length in seconds, how it takes SIGTERM. Here is where a double start shows.
+
+        How it ends, and after how long: one of those that are named, by its token; `s` and a number is a signal.
+        """
+        _, ends, lengths, on_term = order["command"]
+        chance = zlib.crc32(token.encode())
+        end, secs = _one_of(ends, chance), float(_one_of(lengths, chance // 7))
         p = Process(
-            token=token, pid=self.new_pid(), boot=self.boot, started=self.time.now, code=int(code), on_term=on_term, limit=limit,
+            token=token, pid=self.new_pid(), host=host.name, boot=host.boot, started=self.time.now, code=0, on_term=on_term,
+            limit=order["limit"], ports=tuple(order.get("ports", ())),
         )
         if token in self.by_token:
             self._broken(f"G2: {token} was started twice")
-        if p.jid in self.live:
-            self._broken(f"G2: {token} was started while {self.live[p.jid].token} lives")
-        self.processes[p.pid] = self.by_token[token] = self.live[p.jid] = p
-        self.time.say("machine: pid", p.pid, "is", token)
-        self.time.after(float(secs), lambda: self.exits(p, p.code))
+        others = [q.token for q in self.of_job(p.jid) if q.gang != p.gang]
+        if others:
+            self._broken(f"G2: {token} was started while {others[0]} lives")
+        self.processes[p.pid] = self.by_token[token] = self.live[token] = p
+        self.time.say("machine: pid", p.pid, "on", host.name, "is", token)
+        self.on_spawn(p)
+        if end.startswith("s"):
+            self.time.after(secs, lambda: self.kill(p, int(end[1:]), with_script=False))
+        else:
+            p.code = int(end)
+            self.time.after(secs, lambda: self.exits(p, p.code))
         return p
+
+    def of_job(self, jid: str) -> list[Process]:
+        """Its processes that live."""
+        return [p for p in self.live.values() if p.jid == jid]
+
+    def busy_ports(self, host: str, ports: Iterable[int]) -> tuple[int, ...]:
+        """Those of these that somebody listens on."""
+        taken = self.host(host).strangers.union(*(p.ports for p in self.live.values() if p.host == host))
+        return tuple(sorted(taken.intersection(ports)))
 
     def exits(self, p: Process, code: int) -> None:
         """By itself; its script notes the code."""
@@ -140,44 +213,35 @@ class Machine:
 
     def _write_exit(self, p: Process, written: int) -> None:
         p.written = written
-        self.wrote(lambda: setattr(p, "written", None))
+        self.host(p.host).wrote(lambda: setattr(p, "written", None))
 
     def _over(self, p: Process, signal: int | None) -> None:
         p.ended, p.signal = self.time.now, signal
-        del self.live[p.jid]
+        del self.live[p.token]
         self.time.say("machine: pid", p.pid, "ended", p.truth)
         for keeper in self.live_keepers():
             keeper.life.after(0.0, lambda keeper=keeper: keeper.process_ended(p))
 
-    # ---- the disk and the power
+    # ---- the power
 
-    def wrote(self, undo: Action) -> None:
-        """Something was written without a sync; this takes it back."""
-        self._journal.append((self.time.now, undo))
-        while self._journal[0][0] < self.time.now - SETTLED_SECS:
-            self._journal.popleft()
-
-    def reboot(self) -> None:
-        """Power off, power on: all processes are gone, and the end of what was written and not synced may be."""
-        if self.live:
+    def reboot(self, name: str = HOME) -> None:
+        """Power off, power on: all processes there are gone."""
+        host = self.host(name)
+        if any(p.host == name for p in self.live.values()):
             self.time.saw("the machine was rebooted while jobs ran")
         for keeper in self.live_keepers():
-            keeper.life.end()
+            if keeper.host is host:
+                keeper.life.end()
         for agent in self.live_agents():
-            agent.vanish()
-        for p in list(self.live.values()):
+            if agent.keeper.host is host:
+                agent.vanish()
+        for p in [p for p in self.live.values() if p.host == name]:
             p.ended, p.signal = self.time.now, 9
-            del self.live[p.jid]
-        unsettled = [undo for at, undo in self._journal if at > self.time.now - SETTLED_SECS]
-        lost = self.time.random.randint(0, len(unsettled))
-        for undo in reversed(unsettled[len(unsettled) - lost :]):
-            undo()
-        if lost:
-            self.time.saw("a power cut took what was not synced")
-        self._journal.clear()
-        self.boot += 1
-        self.booted_at = self.time.now - 1.0
+            del self.live[p.token]
+        host.power_cut()
 
-    def dead_by_power(self, p: Process) -> bool:
-        return p.boot != self.boot
 
+def _one_of(words: str, chance: int) -> str:
+    """One of those that commas part."""
+    each = words.split(",")
+    return each[chance % len(each)]

@@ -16,10 +16,10 @@ from jobscribe.db.memory import MemoryStore
 from jobscribe.db.state import Job
 from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.messages import Alive, Kill, ToAgent
 from jobscribe.supervisor.core.effects import (
-    AgentReady, ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchTask, RemoveRunDir, ReplyRefusal, ReplyStatus,
+    AgentReady, ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, RemoveRunDir, ReplyRefusal, ReplyStatus,
     SetTimer, SettleTasks, StartAgent, StopAgent, StopTask,
 )
 from jobscribe.supervisor.core.inputs import Input, Now, TimerFired
@@ -62,6 +62,8 @@ class Supervisor:
         self.on_death: Callable[[], None] = lambda: None
         self.on_removed: Callable[[str, int], None] = lambda jid, serial: None
         self._launched: set[Any] = set()
+        #: how often it was told something
+        self.decisions = 0
         self._epoch = 0
         self._delivered_at = 0.0
         self._committing = False
@@ -154,6 +156,7 @@ class Supervisor:
     def tell(self, *inputs: Input) -> None:
         if self.running:
             self.time.say("engine <-", *inputs)
+            self.decisions += 1
             self.guarded(lambda: self.engine.tell(*inputs))
 
     def _point(self, name: str) -> None:
@@ -209,7 +212,7 @@ class Supervisor:
     # ---- ports of the engine
 
     def now(self) -> Now:
-        return Now(self.time.wall, self.machine.mono, self.machine.boot_id, self.time.random.randbytes(32))
+        return Now(self.time.wall, self.machine.home.mono, self.machine.home.boot_id, self.time.random.randbytes(32))
 
     def perform(self, effect: Effect) -> None:
         if self.time.strikes("the supervisor died between two effects"):
@@ -223,10 +226,14 @@ class Supervisor:
             case ReplyRefusal(handle=handle, refusal=refusal):
                 self._reply(handle, refusal)
             case LaunchTask(key=key, token=token, spec=spec):
-                if token in self._launched:
-                    self.time.saw("a task was launched again, for nobody knew whether it had been")
-                self._launched.add(token)
+                self._see_launch(token)
                 self.tasks.launch(key, token, spec)
+            case LaunchGang(key=key, shared=shared, tasks=tasks):
+                for task in tasks:
+                    self._see_launch(task.token)
+                self.tasks.launch_gang(key, shared, tasks)
+            case Probe(key=key, op_id=op_id, ports=ports):
+                self.tasks.probe(key, op_id, ports)
             case StopTask(key=key, token=token, reason=reason, grace_secs=grace):
                 self.tasks.stop(key, token, reason, grace)
             case FindTasks(key=key):
@@ -266,6 +273,11 @@ class Supervisor:
 
     def broken(self, error: Exception) -> None:
         raise error
+
+    def _see_launch(self, token: Token) -> None:
+        if token in self._launched:
+            self.time.saw("a task was launched again, for nobody knew whether it had been")
+        self._launched.add(token)
 
     def _reply(self, handle: int, reply: Any) -> None:
         waiting = self.replies.pop(handle, None)

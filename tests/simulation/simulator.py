@@ -14,7 +14,9 @@ from sim_clients import Clients
 from sim_disasters import strike
 from sim_faults import CALM_SECS, STORM_SECS, Swarm
 from sim_late import Late
+from sim_ledger import Ledger
 from sim_machine import Machine
+from sim_recipes import nodes
 from sim_supervisor import Supervisor
 from sim_time import BEGIN, Time
 
@@ -49,14 +51,18 @@ class Simulator:
         policy = Policy(
             cpu_slots={("local", "sequential"): r.choice((1, 2, 4)), ("local", "parallel"): r.choice((1, 2))},
             op_run_slots={("local", "sequential"): r.choice((1, 2, 3))},
-            agent_return_secs=1.0, op_reply_secs=5.0, agent_start_secs=r.choice((3.0, 10.0)),
+            agent_return_secs=1.0, op_reply_secs=5.0, agent_start_secs=r.choice((3.0, 10.0)), nodes={"local": nodes(r)},
+            hold_secs=r.choice((6.0, 60.0)), hold_again_secs=3.0, debug_secs=20.0,
         )
         #: small frames, pages and queues: everything comes in pieces
         self.small = r.random() < 0.3
+        self.policy = policy
         self.machine = Machine(self.time, self.broken, Agent)
         self.supervisor = Supervisor(self.time, self.machine, policy, 640 if self.small else MAX_FRAME)
         self.machine.connect = self.supervisor.connect
         self.clients = Clients(self.supervisor, self.broken)
+        self.ledger = Ledger(self)
+        self.machine.on_spawn = self.ledger.spawned
         self.checks = Checks(self)
         self.seen: set[object] = set()
         self.supervisor.on_projected = self.checks.projected
@@ -70,6 +76,8 @@ class Simulator:
         busy = STORM_SECS * 0.8
         for many, act in (
             (r.randint(4, 40), self.clients.submit), (r.choice((0, 0, 1, 3)), self.clients.submit_many), (r.randint(0, 15), self.clients.cancel_one),
+            (r.choice((0, 0, 1, 2)), self.clients.submit_array), (r.choice((0, 0, 1, 2)), self.clients.submit_chain),
+            (r.choice((0, 0, 5)), self.clients.release_one), (r.choice((0, 0, 4, 20)), self._stranger),
             (r.choice((0, 2, 10)), self.clients.call), (r.choice((0, 0, 3)), self.clients.begin_session), (r.choice((0, 0, 6)), self.clients.purge_one),
         ):
             for _ in range(many):
@@ -79,14 +87,28 @@ class Simulator:
         self._until(BEGIN + STORM_SECS)
         self._calm()
         self._until(BEGIN + STORM_SECS + CALM_SECS)
+        self.ledger.advance()
         self.checks.reckon()
+        self.ledger.reckon()
         rows = self.supervisor.store._rows
         return Lived(self.time.happened, rows[-1].checksum.hex() if rows else "", self.time.steps)
 
+    def _stranger(self) -> None:
+        """Somebody listens on a port that is there for tasks, for a while."""
+        r = self.time.random
+        node = r.choice(self.policy.nodes["local"])
+        host, port = self.machine.host(node.host), r.randint(node.first_port, node.last_port)
+        if self.time.calm or self.machine.busy_ports(node.host, (port,)):
+            return
+        host.strangers.add(port)
+        self.time.saw("a stranger listened on a port")
+        self.time.after(r.choice((0.5, 10.0, 60.0)), lambda: host.strangers.discard(port))
+
     def _until(self, at: float) -> None:
-        time, check = self.time, self.checks.step
+        time, check, account = self.time, self.checks.step, self.ledger.step
         while time.next_at() <= at:
             time.step()
+            account()
             check()
         time.now = at
 
@@ -109,7 +131,7 @@ class Simulator:
 
     def _removed(self, jid: str, serial: int) -> None:
         self.time.saw("a run directory was purged")
-        if jid in self.machine.live:
+        if self.machine.of_job(jid):
             self.broken(f"the run directory of {jid}/{serial} was removed while it runs")
 
     def broken(self, sentence: str) -> None:

@@ -11,7 +11,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.requests import GroupCancel, JobGroup, RunArray, RunSpec
 from jobscribe.supervisor import grouping, how_ended
 from jobscribe.supervisor.grouping import cancel_group, group, submit_array
-from office import OTHER, UID, Agent, Office
+from office import OTHER, UID, Agent, Office, until
 
 SID = "simarr01"
 
@@ -210,6 +210,7 @@ async def test_a_group_is_over_when_nothing_is_left_of_its_last_run() -> None:
     agent.running(token)
     assert (await canceled(office))["canceled"] == 1
     waiting = asyncio.ensure_future(asked(office, wait_secs=20.0, limit=0))
+    await until(lambda: office.desk.sizes()["watched"], "it waits")
     answer = await asked(office)
     # it is canceled, but its process lives
     assert (counts(answer), answer["over"], answer["busy"]) == ({"completed": 1, "canceled": 1}, False, 1)

@@ -1,0 +1,130 @@
+"""`job shell`: enter a task, that is: a shell of one's own with the environment and in the directory of its command.
+
+The keeper leaves the script of each task beside its output (its *evidence*); that script can start a shell instead of the
+command. This works where the script lies, for the unix user whose it is. Elsewhere it is said what to do instead.
+"""
+
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..protocol.errors import Refusal
+from .names import whole
+from .session import Session, command, session
+from .tasks import task_name
+
+_SCRIPT = "script.sh"
+#: Tasks that are named to somebody who has to choose one.
+_NAMED = 8
+
+
+@command()
+@click.argument("name", metavar="JOB")
+@click.option("--role", metavar="ROLE", help="A task of this role.")
+@click.option("--index", type=click.IntRange(0), metavar="I", help="With --role: this one.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="As it was in this attempt (default: the latest).")
+@click.option("--print", "only_print", is_flag=True, help="Print the command line that enters it, and do nothing.")
+def shell(name: str, role: str | None, index: int | None, attempt: int | None, only_print: bool) -> None:
+    """Enter a task that runs, is kept for debugging, or has ended: a shell with its environment, in its directory.
+
+    Without --role, the task that is kept for debugging, or the only one there is. What you do there is done as the task's unix
+    user, beside it; to leave it changes nothing of it.
+    """
+    if index is not None and role is None:
+        raise click.UsageError("--index goes with --role")
+    s = session()
+    if s.screen.json and not only_print:
+        raise click.UsageError("--json goes with --print: a shell is for a person")
+    jid = whole(s, name)
+    answer = s.client_for(jid).tasks(jid, attempt or 0)
+    task = chosen(answer, role, index)
+    words = ["/bin/sh", f"{task['evidence']}/{_SCRIPT}", "--shell"]
+    if only_print:
+        _print(s, task, words)
+        return
+    _check(task, words)
+    s.screen.say(f"[{_about(task, answer)}; 'exit' leaves it]")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(words[0], words)
+
+
+def chosen(answer: dict[str, Any], role: str | None, index: int | None) -> dict[str, Any]:
+    """The task that is meant. Raises Refusal(notHere, badRequest)."""
+    tasks: list[dict[str, Any]] = answer["tasks"]
+    if not tasks:
+        told = f"the tasks of attempt {answer['attempt']} are not kept any more" if answer["attempt"] else "none of its tasks has been placed yet"
+        raise Refusal("notHere", told)
+    meant = [t for t in tasks if role in (None, t["role"]) and index in (None, t["index"])]
+    if not meant:
+        raise Refusal("badRequest", f"the run has no task {role}" + ("" if index is None else f"/{index}") + f"; there are {_names(tasks)}")
+    held = [t for t in meant if t["state"] == "held"]
+    failed = [t for t in meant if t["state"] == "failed"]
+    if held:
+        return held[0]
+    if len(meant) == 1 or len(failed) == 1:
+        return meant[0] if len(meant) == 1 else failed[0]
+    raise Refusal("badRequest", f"there are {len(meant)} tasks; choose one with --role and --index: {_names(meant)}")
+
+
+def _names(tasks: Sequence[dict[str, Any]]) -> str:
+    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
+    return ", ".join(map(task_name, tasks[:_NAMED])) + more
+
+
+def _print(s: Session, task: dict[str, Any], words: list[str]) -> None:
+    if s.screen.json:
+        s.screen.value("jobscribe.job.shell/1", {
+            "role": task["role"], "index": task["index"], "state": task["state"], "host": task["host"], "argv": words,
+        })
+    else:
+        s.screen.line(shlex.join(words))
+
+
+def _about(task: dict[str, Any], answer: dict[str, Any]) -> str:
+    state = {"held": "kept for debugging", "placed": "about to start", "running": "running"}.get(task["state"], task["state"])
+    return f"task {task_name(task)} of {answer['computeJid']}, attempt {answer['attempt']}, {state}"
+
+
+def _check(task: dict[str, Any], words: list[str]) -> None:
+    """Can we enter it from here? Raises Refusal("notHere") with what to do instead."""
+    path, host, here = words[1], task["host"], socket.gethostname()
+    line = shlex.join(words)
+    there = _nearest(path)
+    if host is not None and host != here and not os.path.exists(path):
+        raise Refusal("notHere", f"task {task_name(task)} is on {host}, and this is {here}; log in there as its unix user and run: {line}")
+    mine = there is not None and there.st_uid == os.geteuid()
+    if there is not None and not mine and (os.geteuid() == 0 or not os.access(path, os.R_OK)):
+        who = _user(there.st_uid)
+        how = f"runuser -u {who} -- {line}" if os.geteuid() == 0 else f"sudo -u {who} {line}"
+        mine_is = _user(os.geteuid())
+        raise Refusal("notHere", f"task {task_name(task)} runs as unix user {who}, who alone can enter it; this is {mine_is}. Try: {how}")
+    if not os.path.exists(path):
+        why = "it has not started yet" if task["state"] == "placed" else "its files have been removed, or lie on another machine"
+        raise Refusal("notHere", f"there is nothing of task {task_name(task)} to enter here: {why} ({path})")
+
+
+def _nearest(path: str) -> os.stat_result | None:
+    """Of the path, or of the folder above it that we can see and that is in its owner's way."""
+    while path != "/":
+        try:
+            return os.stat(path)
+        except PermissionError:
+            path = os.path.dirname(path)
+        except OSError:
+            return None
+    return None
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

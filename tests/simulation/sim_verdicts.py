@@ -1,0 +1,91 @@
+"""What exits, attempts and policies must come to, written down a second time and in other words than the product's.
+
+The rules are those of the reference on completion and retries; the oracles (`sim_ledger`) hold the log against them.
+"""
+
+from collections.abc import Sequence
+
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.roles import Retry, TaskRole
+
+#: A stop by us whose run did not end because somebody wanted it to.
+NOT_WANTED = ("shutdown", "lost")
+#: Who sends which signal: somebody outside, or the kernel for what the program did.
+OUTSIDE, KERNEL = {1, 2, 3, 9, 15}, {4, 5, 7, 8, 13, 24, 25, 31}
+SHORT = {"noProcesses", "noDescriptors", "noMemory", "diskFull"}
+LONGEST_PAUSE = 60.0
+
+
+def good(exit_: ExitInfo) -> bool:
+    return exit_.code == 0 and exit_.signal is None
+
+
+def kind(exit_: ExitInfo) -> str:
+    """What trying again would do about this failure."""
+    if exit_.source == "lost":
+        return "transient"
+    if exit_.source == "start":
+        if exit_.fault in SHORT:
+            return "conflict"
+        return "unknown" if exit_.fault is None else "transient" if exit_.fault == "portTaken" else "permanent"
+    number = exit_.signal
+    if number is None and exit_.code is not None and 128 < exit_.code <= 128 + 31:
+        number = exit_.code - 128
+    if number is not None:
+        return "transient" if number in OUTSIDE else "permanent" if number in KERNEL else "unknown"
+    match exit_.code:
+        case 200:
+            return "transient"
+        case 201:
+            return "conflict"
+        case 126 | 127 | 210:
+            return "permanent"
+        case _:
+            return "unknown"
+
+
+def by_itself(exit_: ExitInfo) -> bool:
+    """Did it fail, and was that its own doing? Only then it is kept for debugging."""
+    if good(exit_) or exit_.stop_reason is not None or exit_.source not in ("keeper", "script"):
+        return False
+    number = exit_.signal if exit_.signal is not None else (exit_.code or 0) - 128
+    return number not in OUTSIDE
+
+
+def status_of(exit_: ExitInfo) -> str:
+    """Of a run that comes to what this execution came to, and that nobody stopped."""
+    if exit_.stop_reason is not None:
+        return "error" if exit_.stop_reason in NOT_WANTED else "canceled"
+    return "completed" if good(exit_) else "error"
+
+
+def comes_to(roles: Sequence[TaskRole], ends: Sequence[tuple[Token, ExitInfo]]) -> tuple[bool, Token | None] | None:
+    """What the newest of these ends makes of the attempt: (succeeded, deciding task); None: it goes on.
+
+    Each end was looked at when it came, and none before the newest decided anything.
+    """
+    newest, exit_ = ends[-1]
+    role = next(r for r in roles if r.name == newest.role)
+    if exit_.stop_reason == "timeLimit":
+        return False, newest
+    alike = sum(token.role == newest.role and good(e) == good(exit_) for token, e in ends)
+    if alike == (role.min_succeeded if good(exit_) else role.min_failed):
+        return good(exit_), newest
+    return (True, None) if len(ends) == sum(r.tasks for r in roles) else None
+
+
+def follows(policy: Retry | None, failed_by: str, before: Sequence[str]) -> tuple[float, float] | None:
+    """Shortest and longest pause before the next attempt; None: there is none. before: kinds of the earlier retries."""
+    if policy is None or failed_by == "permanent":
+        return None
+    conflicts = before.count("conflict")
+    quick = len(before) - conflicts
+    allowed = policy.count if failed_by == "unknown" else policy.platform
+    used = before.count("unknown") if failed_by == "unknown" else before.count("transient") + conflicts
+    if allowed != -1 and used >= allowed:
+        return None
+    if failed_by == "conflict":
+        return policy.conflict_secs, policy.conflict_secs * (1 + 5 * min(1.0, conflicts / 6))
+    pause = 0.0 if not quick else min(LONGEST_PAUSE, 2.0 ** (quick - 1))
+    return pause, pause
