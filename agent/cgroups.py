@@ -15,6 +15,7 @@ import os
 import signal
 
 from ..runtime import processes
+from .cgroup_mounts import is_delegated, mounts, own_paths, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ class Cgroup:
         out: list[int] = []
         for folder in _tree(self.folder):
             try:
-                data = _read(f"{folder}/cgroup.procs")
+                data = read(f"{folder}/cgroup.procs")
             except FileNotFoundError:
                 continue
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
-                data = _read(f"{folder}/cgroup.threads")  # the job made it one of threads
+                data = read(f"{folder}/cgroup.threads")  # the job made it one of threads
             out += [int(pid) for pid in data.split() if pid != b"0"]  # 0: of another pid namespace
         return out
 
@@ -191,7 +192,7 @@ class Cgroups:
         if not self._families:
             return None
         with contextlib.suppress(OSError):
-            for line in _read(f"/proc/{pid}/cgroup").splitlines():
+            for line in read(f"/proc/{pid}/cgroup").splitlines():
                 parts = os.fsdecode(line).split("/")
                 if self._family in parts[:-1]:
                     below = parts[parts.index(self._family) + 1]
@@ -228,12 +229,12 @@ class Cgroups:
     def _is_family(self, path: object) -> bool:
         if not isinstance(path, str) or "/../" in path or os.path.basename(path) != self._family:
             return False
-        return any(path.startswith(f"{m.point}/") for m in _mounts())
+        return any(path.startswith(f"{m.point}/") for m in mounts())
 
     def _look_around(self, wanted: str) -> None:
-        own, mounts = _own_paths(), _mounts()
-        there = {c: d for m in mounts if m.version == 1 for c in m.controllers if (d := m.folder(own.get(c)))}
-        unified = next((d for m in mounts if m.version == 2 and (d := m.folder(own.get("")))), None)
+        own, all_ = own_paths(), mounts()
+        there = {c: d for m in all_ if m.version == 1 for c in m.controllers if (d := m.folder(own.get(c)))}
+        unified = next((d for m in all_ if m.version == 2 and (d := m.folder(own.get("")))), None)
         self.around = there.get("memory") or unified
         if wanted == OFF:
             return
@@ -274,7 +275,7 @@ class Cgroups:
         Only beside it can memory be counted: where processes are, nothing below has controllers.
         """
         above = os.path.dirname(own)
-        home = above if _is_delegated(above) and not _read(f"{above}/cgroup.procs").split() else own
+        home = above if is_delegated(above) and not read(f"{above}/cgroup.procs").split() else own
         family = f"{home}/{self._family}"
         if home == own:
             with contextlib.suppress(FileExistsError):
@@ -285,19 +286,19 @@ class Cgroups:
                     os.mkdir(family)
             for controller in (b"memory", b"pids"):
                 with contextlib.suppress(OSError):  # not delegated, or somebody is in there
-                    if controller in _read(f"{folder}/cgroup.controllers").split():
+                    if controller in read(f"{folder}/cgroup.controllers").split():
                         _write(f"{folder}/cgroup.subtree_control", b"+" + controller)
-        enabled = _read(f"{family}/cgroup.subtree_control").split()
+        enabled = read(f"{family}/cgroup.subtree_control").split()
         return {"": family} | {c: family for c in ("memory", "pids") if c.encode() in enabled}
 
 
 def of_process(pid: int, name: str) -> Cgroup | None:
     """The cgroup of this execution where this process is in it, by the kernel's word."""
     with contextlib.suppress(OSError):
-        for line in os.fsdecode(_read(f"/proc/{pid}/cgroup")).splitlines():
+        for line in os.fsdecode(read(f"/proc/{pid}/cgroup")).splitlines():
             _, controllers, path = line.split(":", 2)
             family, inside, _ = f"{path}/".partition(f"/{_JOB}{name}/")
-            for m in _mounts() if inside and os.path.basename(family).startswith(_FAMILY) else []:
+            for m in mounts() if inside and os.path.basename(family).startswith(_FAMILY) else []:
                 folder = m.folder(family + inside[:-1])
                 if folder is not None and (controllers.split(",")[0] in m.controllers if controllers else m.version == 2):
                     return Cgroup(name, m.version, folder, None)
@@ -310,14 +311,14 @@ def oom_kills(folder: str | None) -> int | None:
         return None
     for file in ("memory.events", "memory.oom_control"):
         with contextlib.suppress(OSError):
-            return _counter(_read(f"{folder}/{file}"))
+            return _counter(read(f"{folder}/{file}"))
     return None
 
 
 def machine_oom_kills() -> int | None:
     """The same for the whole machine, whoever's process it was."""
     try:
-        return _counter(_read("/proc/vmstat"))
+        return _counter(read("/proc/vmstat"))
     except OSError:
         return None
 
@@ -328,48 +329,6 @@ def _counter(text: bytes) -> int | None:
 
 
 # ---- where they are mounted
-
-
-class _Mount:
-    __slots__ = ("controllers", "point", "root", "version")
-
-    def __init__(self, version: int, root: str, point: str, controllers: tuple[str, ...]) -> None:
-        self.version, self.root, self.point, self.controllers = version, root.rstrip("/"), point, controllers
-
-    def folder(self, path: str | None) -> str | None:
-        """Where this cgroup lies below the mount point; None where it is not to be seen from here."""
-        if path is None or "/.." in path or not f"{path}/".startswith(f"{self.root}/"):
-            return None
-        return (self.point + path[len(self.root) :]).rstrip("/")
-
-
-def _mounts() -> list[_Mount]:
-    out = []
-    for line in os.fsdecode(_read("/proc/self/mountinfo")).splitlines():
-        fields = line.split()
-        dash = fields.index("-")
-        kind, options = fields[dash + 1], fields[dash + 3]
-        if kind in ("cgroup", "cgroup2") and "\\" not in fields[4]:
-            out.append(_Mount(1 if kind == "cgroup" else 2, fields[3], fields[4], tuple(options.split(",")) if kind == "cgroup" else ()))
-    return out
-
-
-def _own_paths() -> dict[str, str]:
-    """The cgroup of this process by controller; version 2 is called ""."""
-    out: dict[str, str] = {}
-    for line in os.fsdecode(_read("/proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        out |= dict.fromkeys(controllers.split(","), path)
-    return out
-
-
-def _is_delegated(folder: str) -> bool:
-    """Does systemd leave what is below this cgroup to us?"""
-    for name in ("user.delegate", "trusted.delegate"):
-        with contextlib.suppress(OSError):
-            if os.getxattr(folder, name) == b"1":
-                return os.access(folder, os.W_OK)
-    return False
 
 
 def _tree(folder: str) -> list[str]:
@@ -388,17 +347,6 @@ def _list(value: object) -> list[Any]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while data := os.read(fd, 8192):
-            parts.append(data)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
 
 
 def _write(path: str, data: bytes) -> None:

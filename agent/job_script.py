@@ -6,7 +6,7 @@ from `exit 137`. The command runs in a subshell that `exec`s it, because dash wo
 and because a shell's builtins are not the programs of the same names. No process but the shell and the command is started.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from re import compile as _compile
 
@@ -58,7 +58,7 @@ def script(
     own = {**spec.env, **contract(token, spec.run_dir, evidence)}
     before, plain = _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}), _plain(own)
     odd = [f"{k}={v}" for k, v in {**env, **_PYTHON, **own}.items() if k not in plain and k not in before]
-    command = [*spec.wrap, *spec.command]
+    command, through = [*spec.wrap, *spec.command], ["/usr/bin/env", "--", *odd] if odd else []
     if odd or command[0].startswith("-"):
         command = ["/usr/bin/env", "--", *odd, *command]
     run_dir = _quoted(spec.run_dir)
@@ -74,11 +74,11 @@ def script(
         exports(before) + shared + exports(plain).rstrip("\n"),
         f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'cd {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
-        'if [ "$1" = shell ]; then exec 3>&-; exec "${SHELL:-/bin/sh}"; fi',
+        f'if [ "$1" = shell ]; then exec 3>&-; exec {_words(through)}"${{SHELL:-/bin/sh}}"; fi',
         _core_limit(spec.core_bytes),
         "# the command gets its signals; this shell has to live until it has written down the end",
         "trap : HUP INT QUIT TERM USR1 USR2",
-        f"( exec {' '.join(_quoted(a) for a in command)} 2>&3 3>&- )",
+        f"( exec {_words(command)}2>&3 3>&- )",
         "c=$?",
         '{ echo "$c" >"$2"; } 2>/dev/null',
         'exit "$c"',
@@ -109,6 +109,10 @@ def _check(spec: TaskSpec, umask: str) -> None:
         raise Refusal("badRequest", f"{bad!a} cannot be the name of an environment variable")
     if not _UMASK.match(umask):
         raise Refusal("badRequest", f"{umask!a} is no umask")
+
+
+def _words(texts: Sequence[str]) -> str:
+    return "".join(_quoted(t) + " " for t in texts)
 
 
 def _quoted(text: str) -> str:

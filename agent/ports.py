@@ -15,8 +15,8 @@ def _free(port: int) -> bool:
         # otherwise connections of a server that has ended would keep its port for a minute; servers set this, too
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            # no listening: somebody who waits for a server there could be let in, and thrown out again
             tried.bind(("", port))
-            tried.listen(1)
         except OSError:
             return False
     return True

@@ -22,7 +22,7 @@ def why(name: str) -> None:
         return
     cause = f" ({answer['cause']})" if answer.get("cause") else ""
     s.screen.line(f"job {jid} {answer.get('state')}{cause}: {answer.get('sentence')}")
-    means = _diagnosis(answer.get("diagnosis")) if answer.get("state") == "error" else []
+    means = _diagnosis(answer.get("diagnosis")) if answer.get("state") != "canceled" else []
     for label, values in (*means, *_sections(answer)):
         for i, value in enumerate(values):
             s.screen.line(f"  {label if i == 0 else '':<{_WIDTH}}{value}")

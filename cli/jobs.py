@@ -65,7 +65,7 @@ def status(names: tuple[str, ...]) -> None:
 def _told(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[str]:
     waits = state.queue_state if state.state in ("pending", "running") else None
     rows: list[tuple[str, object]] = [
-        ("state", state.sentence()), ("waits", waits), *(("after", other) for other in state.waits_for[:_AFTER_SHOWN]),
+        ("state", state.sentence()), ("waiting", waits), *(("after", other) for other in state.waits_for[:_AFTER_SHOWN]),
         ("serial", state.compute_job_serial), ("queued", moment(state.compute_job_queued)),
         ("started", moment(state.compute_job_start)), ("ended", moment(state.compute_job_end)),
         ("took", None if state.elapsed_time is None else duration(state.elapsed_time)),
@@ -82,8 +82,10 @@ def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:
     if answer is None or not answer["attempt"] or (answer["policy"] is None and answer["attempt"] == 1):
         return []
     over = [a for a in answer["attempts"] if a["endedAt"] is not None][-_ATTEMPTS_SHOWN:]
+    if answer["attempt"] == 1 and answer["state"] == "completed":
+        return []
     rows: list[tuple[str, object]] = [("attempt", f"{answer['attempt']}{at_most(answer)}")]
-    return rows + [("", f"{a['number']} {attempt_line(a)}") for a in over]
+    return rows + [("", f"{a['number']} {attempt_line(a, rule=False)}") for a in over]
 
 
 def _roles(state: "RunState") -> list[tuple[str, object]]:

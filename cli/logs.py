@@ -40,9 +40,9 @@ def logs(
         raise click.UsageError("--index goes with --role")
     s = session()
     jid = whole(s, name)
-    said = _Whose(s, role is None)
     newest = tail or (0 if follow or everything else NEWEST_BYTES)
     client = s.client_for(jid)
+    said = _Whose(s, index is None and _several(client.status(jid).roles, role))
     pumps = []
     for stream in [only] if only else ["stdout", "stderr"]:
         sink = _only_sink(s) if only else sink_for(s.screen, stream)
@@ -76,8 +76,13 @@ def _said_where(s: Any, parts: "Iterator[LogPart]", asked: int | None) -> "Itera
         yield part
 
 
+def _several(roles: "dict[str, dict[str, int]] | None", role: str | None) -> bool:
+    """Are there others that could have been meant?"""
+    return sum(counts["tasks"] for name, counts in (roles or {}).items() if role in (None, name)) > 1
+
+
 class _Whose:
-    """Says once whose output it is, where somebody asked for a run and gets one of several tasks."""
+    """Says once whose output it is, where somebody asked for several tasks and gets one of them."""
 
     def __init__(self, s: Any, wanted: bool) -> None:
         self._screen, self._lock, self._wanted = s.screen, threading.Lock(), wanted
@@ -85,7 +90,7 @@ class _Whose:
     def of(self, parts: "Iterator[LogPart]") -> "Iterator[LogPart]":
         for part in parts:
             with self._lock:
-                if self._wanted and part.role not in (None, "main"):
+                if self._wanted and part.role is not None:
                     self._wanted = False
                     self._screen.say(f"[task {part.role}/{part.index}, attempt {part.attempt}; another one: --role, --index]")
             yield part

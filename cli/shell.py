@@ -58,8 +58,8 @@ def chosen(answer: dict[str, Any], role: str | None, index: int | None) -> dict[
     """The task that is meant. Raises Refusal(notHere, badRequest)."""
     tasks: list[dict[str, Any]] = answer["tasks"]
     if not tasks:
-        told = f"the tasks of attempt {answer['attempt']} are not kept any more" if answer["attempt"] else "none of its tasks has been placed yet"
-        raise Refusal("notHere", told)
+        gone = f"the tasks of attempt {answer['attempt']} are not kept any more"
+        raise Refusal("notHere", gone if answer["attempt"] else "none of its tasks has been placed yet")
     meant = [t for t in tasks if role in (None, t["role"]) and index in (None, t["index"])]
     if not meant:
         raise Refusal("badRequest", f"the run has no task {role}" + ("" if index is None else f"/{index}") + f"; there are {_names(tasks)}")
@@ -98,19 +98,18 @@ def _check(task: dict[str, Any], words: list[str]) -> None:
     there = _nearest(path)
     if host is not None and host != here and not os.path.exists(path):
         raise Refusal("notHere", f"task {task_name(task)} is on {host}, and this is {here}; log in there as its unix user and run: {line}")
-    mine = there is not None and there.st_uid == os.geteuid()
-    if there is not None and not mine and (os.geteuid() == 0 or not os.access(path, os.R_OK)):
+    if there is not None and there.st_uid != os.geteuid():
         who = _user(there.st_uid)
         how = f"runuser -u {who} -- {line}" if os.geteuid() == 0 else f"sudo -u {who} {line}"
-        mine_is = _user(os.geteuid())
-        raise Refusal("notHere", f"task {task_name(task)} runs as unix user {who}, who alone can enter it; this is {mine_is}. Try: {how}")
+        alone = f"task {task_name(task)} runs as unix user {who}, who alone can enter it"
+        raise Refusal("notHere", f"{alone}; this is {_user(os.geteuid())}: {how}")
     if not os.path.exists(path):
         why = "it has not started yet" if task["state"] == "placed" else "its files have been removed, or lie on another machine"
         raise Refusal("notHere", f"there is nothing of task {task_name(task)} to enter here: {why} ({path})")
 
 
 def _nearest(path: str) -> os.stat_result | None:
-    """Of the path, or of the folder above it that we can see and that is in its owner's way."""
+    """Of the path, or of the folder that keeps us from seeing it; None where it is not there."""
     while path != "/":
         try:
             return os.stat(path)

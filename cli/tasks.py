@@ -69,20 +69,21 @@ def at_most(answer: dict[str, Any]) -> str:
     return f" of at most {1 + policy['count'] + policy['platform']}"
 
 
-def attempt_line(attempt: dict[str, Any]) -> str:
-    """How an attempt ended, and what came of that."""
-    parts = []
-    decided, retry = attempt.get("decided"), attempt.get("retry")
+def attempt_line(attempt: dict[str, Any], *, rule: bool = True) -> str:
+    """How an attempt ended, and what came of that. rule: with the condition that decided it."""
+    parts = ["ended" if attempt["endedAt"] is not None else "ends"]
+    decided, retry = attempt["decided"], attempt["retry"]
     if decided is not None:
+        word = "succeeded" if decided["succeeded"] else "failed"
         by = "" if decided["role"] is None else f" by {decided['role']}/{decided['index']}"
-        parts.append(f"decided{by}: {decided['reason'].rstrip('.')}")
-    if attempt.get("endedAt") is not None:
-        parts.insert(0, "ended" + (f" ({attempt['reason']})" if attempt.get("reason") else ""))
+        parts = [f"{word}{by}" + (f" ({decided['reason'].rstrip('.')})" if rule else "")]
+    elif attempt["reason"]:
+        parts[0] += f" ({attempt['reason']})"
     if retry is not None:
         parts.append(f"tried again: {retry['reason']}")
-    if attempt.get("notRetried"):
+    if attempt["notRetried"]:
         parts.append(f"not tried again: {attempt['notRetried']}")
-    return "; ".join(parts) or "not over"
+    return "; ".join(parts)
 
 
 def _told(jid: str, answer: dict[str, Any]) -> list[str]:
@@ -93,6 +94,8 @@ def _told(jid: str, answer: dict[str, Any]) -> list[str]:
 
 
 def _no_tasks(answer: dict[str, Any]) -> str:
+    if not answer["attempt"] and answer["state"] not in ("pending", "running"):
+        return "none of its tasks was ever placed; 'job why' says why"
     if not answer["attempt"]:
         return "no task has been placed yet; 'job why' says what it waits for"
     return f"the tasks of attempt {answer['attempt']} are not kept any more"
@@ -153,7 +156,7 @@ def release(name: str, role: str | None, index: int | None) -> None:
         s.screen.value("jobscribe.job.release/1", {"released": [task_name(t) for t in held], "status": state.raw})
         return
     if not held:
-        which = "none of its tasks" if role is None else role if index is None else f"{role}/{index}"
+        which = "no task of it" if role is None else f"no task of role {role}" if index is None else f"no task {role}/{index}"
         s.screen.say(f"{jid}: {which} is kept for debugging; nothing was changed")
         return
     s.screen.say(f"{jid}: released {', '.join(map(task_name, held))}; it is {state.sentence()}")

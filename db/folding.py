@@ -18,6 +18,8 @@ from .state import AgentRecord, Job
 from .store import Stored
 
 _JOB, _AGENT = "job/", "agent/"
+#: In place of the error of a run that was purged: that it failed is kept.
+NOT_KEPT = "it failed; what was said of that is not kept"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +77,7 @@ def trimmed(job: Job, history: int) -> Job:
     run = job.run
     if run is not None and run.status == PURGED:
         spec = msgspec.structs.replace(run.spec, command=(), data=None, env={}, wrap=(), sim_name=None, roles=(), after=())
-        run = msgspec.structs.replace(run, spec=spec, attempts=(), stop=None, error=None)
+        run = msgspec.structs.replace(run, spec=spec, attempts=(), stop=None, error=None if run.error is None else NOT_KEPT)
         history = 0
     dropped = max(0, len(job.history) - history)
     return msgspec.structs.replace(job, run=run, history=job.history[dropped:], history_dropped=job.history_dropped + dropped)

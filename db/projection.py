@@ -11,6 +11,7 @@ import msgspec
 from ..protocol.ids import split_jid
 from ..protocol.status import PURGED, RUNNING
 from .state import Attempt, Job, PastRun, Run, Task
+from .usage import result_usage
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -49,8 +50,14 @@ def _run(run: Run) -> dict[str, Any]:
         "jobStatusMessage": message, "queueState": state, "reason": run.reason, "reqId": run.req_id, "runDir": run.run_dir,
         "parallelStatus": report if report and run.status != PURGED else None, "activePlan": spec.active_plan,
         "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run),
-        "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
+        "usage": usage(run), "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
     }
+
+
+def usage(run: Run) -> dict[str, Any] | None:
+    """What the latest attempt took, once all its tasks are over; None before."""
+    tasks = run.attempts[-1].tasks if run.attempts else ()
+    return None if not tasks or any(t.exit is None for t in tasks) else result_usage([t.exit for t in tasks])
 
 
 def roles(run: Run) -> dict[str, dict[str, int]] | None:
@@ -73,7 +80,7 @@ def task_state(task: Task) -> str:
         return "held"
     if task.live:
         return "placed" if task.pid is None else "running"
-    if task.exit is not None and task.exit.ok:
+    if task.exit is not None and task.exit.succeeded:
         return "succeeded"
     return "stopped" if task.exit is not None and task.exit.stop_reason is not None else "failed"
 

@@ -101,7 +101,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         decided = self.decided
         if decided is not None and decided.role is not None:
             return next((t for t in ended if (t.token.role, t.token.index) == (decided.role, decided.index)), None)
-        wanted = [t for t in ended if t.exit is not None and t.exit.ok == (decided is not None and decided.succeeded)]
+        wanted = [t for t in ended if t.exit is not None and t.exit.succeeded == (decided is not None and decided.succeeded)]
         if decided is not None and decided.succeeded:
             return wanted[-1] if wanted else None
         return wanted[0] if wanted else (ended[-1] if ended else None)

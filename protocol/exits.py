@@ -63,6 +63,11 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.code == 0
 
     @property
+    def succeeded(self) -> bool:
+        """It did what it was to do. What we stopped did not, although it may well have exited 0 then."""
+        return self.code == 0 and self.stop_reason is None
+
+    @property
     def shell_code(self) -> int:
         """What a shell would report: the code, 128+n for signal n, 125 where nothing is known."""
         if self.code is not None:

@@ -280,7 +280,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     """What an execution took, all its processes together. None: not known, which is not 0.
 
     cpu_percent: since the sample before, 100 is one core. memory_bytes: now, shared pages counted once. cpu_secs, read_bytes,
-    written_bytes: since its start. gpu_percent: the mean of its cards since the sample before.
+    written_bytes: since its start. gpu_percent: the mean of its cards now.
     """
 
     token: Token

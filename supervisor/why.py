@@ -47,9 +47,11 @@ def _live(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     match waits:
         case "debug_hold":
             answer["sentence"], answer["try"] = f"it is kept for debugging: {message}", _entering(jid, run)
+            _failed_before(answer, run)
         case "retry_wait":
             answer["sentence"] = f"it waits to be tried again: {message}"
             answer["try"] = [f"jobscribe job tasks {jid}", f"jobscribe job cancel {jid}   # to try it no more"]
+            _failed_before(answer, run)
         case "dependency":
             answer["sentence"] = f"it has not started: {message}"
             answer["evidence"] += [f"it is to run after {_after(a)}" for a in run.waits_for[:_NAMED]]
@@ -73,6 +75,16 @@ def _running(answer: Answer, run: Run) -> None:
     elif live:
         answer["sentence"] += f" as pid {live[0].pid} on {live[0].host}"
     answer["try"].append(f"jobscribe job logs -f {jid}")
+
+
+def _failed_before(answer: Answer, run: Run) -> None:
+    """It goes on, and something of it has failed: how."""
+    if run.exit is not None:
+        answer["evidence"].append(f"exit: {run.exit.sentence()} (said by the {run.exit.source})")
+        answer["lastLines"], answer["terminationMessage"] = run.exit.last_lines, run.exit.termination_message
+    commands = answer["try"]
+    _diagnosed(answer, run)
+    answer["try"] = [*commands, *(line for line in answer["try"] if line not in commands)]
 
 
 def _entering(jid: str, run: Run) -> list[str]:
@@ -172,7 +184,7 @@ def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None) -> None:
         how = "with exit code 0" if decided is None else "because its tasks did what it asked of them"
         answer["sentence"] = f"it completed {how}" + (f", but {OUT_OF_MEMORY}" if memory else "")
         return
-    answer["not"] += ["canceled by anyone", "a time limit"]
+    answer["not"] += ["canceled by anyone", "a time limit"] if run.stop is None else ["a time limit"]
     task = run.telling if run.spec.roles else None
     who = "it" if task is None else f"its task {task.token.role}/{task.token.index}"
     if exit_ is None:

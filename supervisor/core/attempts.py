@@ -79,14 +79,14 @@ def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
     if tally is None or exit_.stop_reason == "timeLimit":
         return True
     role = next(r for r in run.spec.roles if r.name == token.role)
-    enough = role.min_succeeded if exit_.ok else role.min_failed
-    return enough is not None and tally.ends[token.role, exit_.ok] >= enough
+    enough = role.min_succeeded if exit_.succeeded else role.min_failed
+    return enough is not None and tally.ends[token.role, exit_.succeeded] >= enough
 
 
 def _finals(attempt: Attempt, newest: Token) -> list[Final]:
     """Tasks that are over, in the order of their ends."""
     ended = sorted((t for t in attempt.tasks if not t.live), key=lambda t: (t.token == newest, t.ended_at or 0.0))
-    return [Final(t.token.role, t.token.index, t.exit is not None and t.exit.ok) for t in ended]
+    return [Final(t.token.role, t.token.index, t.exit is not None and t.exit.succeeded) for t in ended]
 
 
 def not_needed(turn: Turn, run: Run) -> Stop:

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from ...db.events import DependencyEnded, RunEnded
-from ...db.state import Job
+from ...db.state import Job, PastRun, Run
 from ...protocol.errors import Refusal
 from ...protocol.requests import RunSpec
 from ...protocol.roles import After
@@ -121,11 +121,20 @@ def _ended(job: Job, serial: int) -> str | None:
     if run is not None and run.serial == serial:
         if run.busy:
             return None
-        return run.status if run.status != PURGED else (COMPLETED if run.reason == "exit" and run.error is None else ERROR)
+        return _before_purge(run)
     past = next((p for p in job.history if p.serial == serial), None)
     if past is None:
         return "forgotten"
-    return None if past.live_tasks else past.status
+    return None if past.live_tasks else _before_purge(past)
+
+
+def _before_purge(run: Run | PastRun) -> str:
+    """How it ended: a purged run ended in one of those ways before."""
+    if run.status != PURGED:
+        return run.status
+    if run.error is None and run.reason == "exit":
+        return COMPLETED
+    return ERROR if run.error is not None else CANCELED
 
 
 def _right(after: After, found: str) -> bool:

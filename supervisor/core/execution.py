@@ -156,6 +156,7 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
             at=at, token=token, pid=pid, start_ticks=start_ticks or 0, started_at=exit_.started_at or at,
             host=view.host, boot_id=view.boot_id,
         ))
+        placement.running(turn, token)
     turn.world.began.pop(token, None)
     for timer in ("op", "limit", "stop"):
         turn.ask(ClearTimer((timer, token)))

@@ -22,7 +22,7 @@ _DOUBLINGS = 6
 
 
 class Final(msgspec.Struct, frozen=True):
-    """A task that ended by itself. ok: with exit code 0."""
+    """A task that is over. ok: it ended by itself, with exit code 0."""
 
     role: str
     index: int

@@ -261,7 +261,7 @@ def _hopeless(room: Room, needs: Sequence[Need]) -> bool:
         sum(max(0, n.cpu - b.cpu) for n, b in books), sum(max(0, n.memory_mb - b.memory_mb) for n, b in books),
         sum(len(n.gpus) for n, _ in books), sum(len(n.ports) for n, _ in books),
     )
-    return any(sum(need.tasks * need.amounts[what] for need in needs) > free[what] for what in range(len(free)))
+    return any(packing.asked(needs, what) > free[what] for what in range(len(free)))
 
 
 def _places(room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seating: packing.Seating) -> tuple[Place, ...]:

@@ -4,7 +4,7 @@ import datetime
 from typing import Any
 
 import msgspec
-from ...db.projection import roles
+from ...db.projection import roles, usage
 from ...db.state import Job, PastRun, Run
 from ...protocol.status import ACTIVE, PENDING
 from . import rooms, slots
@@ -53,7 +53,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         "elapsedTime": _elapsed(world, run, now), "reason": run.reason, "error": run.error,
         "queueState": waits, "jobStatusMessage": sentence,
         "known": known, "since": since, "over": not run.busy, "exit": msgspec.to_builtins(exit_) if exit_ else None,
-        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run),
+        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run), "usage": usage(run),
         "waitsFor": [a.compute_jid for a in run.waits_for[:WAITS_SHOWN]],
         "attempt": run.attempt, "runDir": run.run_dir, "position": position, "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,

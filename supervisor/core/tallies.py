@@ -28,7 +28,7 @@ def count(tallies: Tallies, event: JobEvent) -> None:
         case TaskEnded(token=token, exit=exit_):
             tally = tallies[token.jid, token.serial]
             tally.live -= 1
-            tally.ends[token.role, exit_.ok] = tally.ends.get((token.role, exit_.ok), 0) + 1
+            tally.ends[token.role, exit_.succeeded] = tally.ends.get((token.role, exit_.succeeded), 0) + 1
             if not tally.live:
                 del tallies[token.jid, token.serial]
 
@@ -40,6 +40,6 @@ def of(tasks: Iterable[Task]) -> Tally:
         if task.live:
             tally.live += 1
         elif task.exit is not None:
-            seat = (task.token.role, task.exit.ok)
+            seat = (task.token.role, task.exit.succeeded)
             tally.ends[seat] = tally.ends.get(seat, 0) + 1
     return tally

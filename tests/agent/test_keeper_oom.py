@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent import cgroups
+from jobscribe.agent import cgroup_mounts
 from jobscribe.agent.keeping import shortage
 from jobscribe.protocol.exits import FAULTS, ExitInfo
 
@@ -27,8 +27,8 @@ EATS = "tail /dev/zero"
 
 def _own(version: int, controller: str) -> Path | None:
     """Where this process is in that hierarchy, as far as it can be seen."""
-    path = cgroups._own_paths().get(controller if version == 1 else "")
-    found = (m.folder(path) for m in cgroups._mounts() if m.version == version and (version == 2 or controller in m.controllers))
+    path = cgroup_mounts.own_paths().get(controller if version == 1 else "")
+    found = (m.folder(path) for m in cgroup_mounts.mounts() if m.version == version and (version == 2 or controller in m.controllers))
     return next((Path(f) for f in found if f is not None), None)
 
 

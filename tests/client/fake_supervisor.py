@@ -262,13 +262,62 @@ class FakeSupervisor:
             self.on_submit(jid, spec)
         return self._status(jid)
 
+    # ---- runs with roles
+
+    def gang(self, jid: str, tasks: list[dict[str, Any]], attempt: int = 1, policy: dict[str, Any] | None = None) -> None:
+        """From now on the run has these tasks; what is not given of one is what a task has that has just been placed."""
+        whole = [
+            {"role": "main", "index": 0, "state": "placed", "exit": None, "address": "127.0.0.1", "host": "here", "ports": {}, "gpus": [],
+             "pid": None, "startedAt": None, "endedAt": None, "heldUntil": None, "evidence": "/nowhere", "attempt": attempt,
+             "stdout": b"", "stderr": b"", **t} for t in tasks
+        ]
+        with self._lock:
+            job = self.jobs[jid]
+            job["gang"] = [t for t in job.get("gang", []) if t["attempt"] != attempt] + whole
+            attempts = [a for a in job.get("attempts", []) if a["number"] != attempt]
+            job["attempts"] = [*attempts, {
+                "number": attempt, "endedAt": None, "reason": None, "decided": None, "retry": None, "notRetried": None,
+            }]
+            job.update(attempt=attempt, policy=policy)
+
+    def _roles(self, job: dict[str, Any]) -> dict[str, dict[str, int]] | None:
+        out: dict[str, dict[str, int]] = {}
+        for t in [t for t in job.get("gang", []) if t["attempt"] == job["attempt"]]:
+            states = ("placed", "running", "held", "succeeded", "failed", "stopped")
+            counts = out.setdefault(t["role"], {"tasks": 0, **dict.fromkeys(states, 0)})
+            counts["tasks"] += 1
+            counts[t["state"]] += 1
+        return out or None
+
+    def _job_tasks(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        job = self.jobs[jid]
+        wanted = body["attempt"] or job.get("attempt", 0)
+        if wanted and wanted not in {a["number"] for a in job["attempts"]}:
+            raise Refused("notFound", f"the run has no attempt {wanted}")
+        return {
+            "computeJid": jid, "computeJobSerial": job["serial"], "state": job["state"], "attempt": wanted, "roles": self._roles(job),
+            "policy": job.get("policy"), "attempts": job.get("attempts", []), "tasks": [
+                {k: v for k, v in t.items() if k not in ("attempt", "stdout", "stderr")}
+                for t in job.get("gang", []) if t["attempt"] == wanted
+            ],
+        }
+
+    def _run_release(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        for t in self.jobs[jid].get("gang", []):
+            if t["state"] == "held" and body["role"] in (None, t["role"]) and body["index"] in (None, t["index"]):
+                t["state"] = "failed"
+        return self._status(jid)
+
     def _status(self, jid: str) -> dict[str, Any]:
         job = self.jobs[jid]
         return {
             "state": job["state"], "computeJid": jid, "computeJobSerial": job["serial"], "computeJobHash": "x", "computeJobQueued": 1.5,
             "computeJobStart": None, "computeJobEnd": None, "elapsedTime": None, "reason": job["reason"], "error": None,
-            "queueState": "cpu_slot", "jobStatusMessage": job["message"] if job["state"] == "pending" else None, "known": job["known"],
-            "exit": job["exit"], "over": job["over"], "attempt": 1, "runDir": f"/run/{jid}", "position": 1, "nextRequestSeconds": 1,
+            "queueState": job.get("queue", "cpu_slot"), "known": job["known"], "roles": self._roles(job),
+            "jobStatusMessage": job["message"] if job["state"] == "pending" or "queue" in job else None, "waitsFor": job.get("after", []),
+            "exit": job["exit"], "over": job["over"], "attempt": job.get("attempt", 1), "runDir": f"/run/{jid}", "position": 1, "nextRequestSeconds": 1,
         }
 
     def _find(self, body: dict[str, Any]) -> str:
@@ -300,15 +349,30 @@ class FakeSupervisor:
 
     def _job_log(self, body: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
         job = self.jobs[self._find(body)]
-        whole = job[body["stream"]]
+        task = self._task_of_log(job, body)
+        whole = (task or job)[body["stream"]]
         start = max(0, len(whole) - body["tail"]) if body["tail"] else body["offset"]
         data = whole[start : start + min(body["limit"], 7)]
-        end = job["over"] and start + len(data) >= len(whole)
+        over = job["over"] if task is None else task["state"] not in ("placed", "running")
+        end = over and start + len(data) >= len(whole)
+        whose = {} if task is None else {f"X-Jobscribe-{k.title()}": str(task[k]) for k in ("attempt", "role", "index")}
         return data, {
+            **whose,
             "X-Jobscribe-Offset": str(start), "X-Jobscribe-Next-Offset": str(start + len(data)),
             "X-Jobscribe-Dropped": str(job["dropped"]), "X-Jobscribe-End": "true" if end and not job.get("never_ends") else "false",
-            "X-Run-Over": str(job["over"]),
+            "X-Run-Over": str(over),
         }
+
+    def _task_of_log(self, job: dict[str, Any], body: dict[str, Any]) -> dict[str, Any] | None:
+        """Without a role, the one that stands for the attempt: that is `telling`, a task of the latest one."""
+        if not job.get("gang"):
+            return None
+        number = body["attempt"] or job["attempt"]
+        seat = (body["role"], body["index"]) if body["role"] is not None else job.get("telling", ("main", 0))
+        found = [t for t in job["gang"] if (t["attempt"], t["role"], t["index"]) == (number, *seat)]
+        if not found:
+            raise Refused("notFound", f"the run has no task {seat[0]}/{seat[1]}")
+        return dict(found[0])
 
     def _job_story(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
@@ -385,6 +449,10 @@ class _Api(_Handler):
             while self.fake.held(path) and time.monotonic() < deadline:
                 await asyncio.sleep(0.005)
             deadline = time.monotonic() + body.get("waitSecs", 0)
+            if path == "job-log" and "X-Jobscribe-Role" in answer[1]:
+                # who waits for output waits for that of the task that was meant when he asked
+                said = {k: answer[1]["X-Jobscribe-" + k.title()] for k in ("attempt", "role", "index")}
+                body |= said | {"attempt": int(said["attempt"]), "index": int(said["index"])}
             while not _worth_saying(path, answer) and time.monotonic() < deadline:
                 await asyncio.sleep(0.005)
                 with self.fake._lock:

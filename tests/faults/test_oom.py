@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from real_site import PYTHON_PATH, UID, Site, jid_of, shell, until
 
-from jobscribe.agent import cgroups
+from jobscribe.agent import cgroup_mounts
 
 #: More than all of jobscribe's own processes need together.
 LIMIT = 768 << 20
@@ -23,8 +23,8 @@ EATS = "tail /dev/zero"
 
 def _place(name: str) -> Path | None:
     """A memory cgroup with the limit; None where none can be made."""
-    own = cgroups._own_paths()
-    for m in cgroups._mounts():
+    own = cgroup_mounts.own_paths()
+    for m in cgroup_mounts.mounts():
         controllers = ("memory",) if m.version == 2 else m.controllers
         folder = m.folder(own.get("memory" if m.version == 1 else "")) if "memory" in controllers else None
         if folder is None or (m.version == 2 and "memory" not in Path(folder, "cgroup.subtree_control").read_text()):

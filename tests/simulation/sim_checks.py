@@ -10,10 +10,11 @@ from jobscribe.db.job import evolve
 from jobscribe.db.state import Job, Run, Task
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.status import PURGED
-from jobscribe.supervisor.core import slots
+from jobscribe.supervisor.core import rooms, slots
 from jobscribe.supervisor.core.execution import RESTARTED
+from jobscribe.supervisor.core.slots import Ticket
 from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.core.world import World
+from jobscribe.supervisor.core.world import World, dir_pool
 
 if TYPE_CHECKING:
     from sim_machine import Process
@@ -33,7 +34,7 @@ class Checks:
         #: tasks whose end is durable
         self.ended: dict[Token, float] = {}
         self.calm_since: float | None = None
-        self._next = 0
+        self._next = self._decisions = 0
 
     # ---- a status became durable
 
@@ -72,7 +73,7 @@ class Checks:
         match run.status, run.reason:
             case "running", _ if not processes:
                 self.sim.broken(f"{key} is running and no process ever was")
-            case "completed", _ if not any(p.ended is not None and p.truth == (0, None) for p in processes):
+            case "completed", _ if not run.spec.roles and not any(p.ended is not None and p.truth == (0, None) for p in processes):
                 self.sim.broken(f"{key} is completed, but the machine says {processes}")
             case _, "queueLimit":
                 waited, limit = self.machine.home.mono - (run.queued_mono or 0.0), run.spec.queue_limit_secs or 0.0
@@ -87,8 +88,9 @@ class Checks:
                     self.sim.broken(f"{key} was canceled by its time limit of {limit} s, but {processes}")
                 by_supervisor = run.stop is not None
                 self._once("a run was ended by its time limit, by the " + ("supervisor" if by_supervisor else "keeper"), key)
-            case _, "startFailed" | "agentStartFailed" if processes:
-                self.sim.broken(f"{key} is {run.reason}, but it ran: {processes}")
+            case _, "startFailed" | "agentStartFailed" if any(p.gang.endswith(f"/{run.attempt}") for p in processes):
+                if not run.spec.roles and run.attempts[-1].retry is None:
+                    self.sim.broken(f"{key} is {run.reason}, but it ran: {processes}")
             case _, "lost" | "agentStartFailed":
                 self._once(f"a run ended with the reason {run.reason}", key)
             case _:
@@ -141,6 +143,11 @@ class Checks:
         world = engine.world
         if wrong := slots.broken(world.slots):
             self.sim.broken(f"slots: {wrong}")
+        if supervisor.decisions != self._decisions:
+            self._decisions = supervisor.decisions
+            for driver, room in world.rooms.items():
+                if wrong := rooms.broken(room):
+                    self.sim.broken(f"the room of {driver}: {wrong}")
         if engine.paused or engine._suspect or engine._pending:
             return
         jids = list(world.jobs)
@@ -162,6 +169,8 @@ class Checks:
             return
         if said["state"] == "pending" and not (said["queueState"] and said["jobStatusMessage"]):
             self.sim.broken(f"why {job.jid} waits is not told: {said}")
+        if said["state"] == "pending" or said["queueState"] == "debug_hold":
+            self._once(f"it was told: {said['queueState']}", (job.jid, run.serial))
         if said["state"] == "pending" and (wait := slots.wait_of(world.slots, (job.jid, run.serial))) is not None:
             pool = world.slots.pools[wait.pool]
             if wait.in_use != len(pool.holders) or (wait.in_use < pool.capacity and not wait.ahead):
@@ -183,14 +192,32 @@ class Checks:
                 self.sim.broken(f"G8: {job.jid} is not what its events add up to")
         for key, view in fresh.agents.items():
             live = world.agents.get(key)
-            if live is None or live.queued.keys() != view.queued.keys() or live.placed != view.placed:
+            mine, theirs = self._at_first(world, live.queued if live else {}), self._at_first(world, view.queued)
+            if live is None or mine.keys() != theirs.keys() or live.placed != view.placed:
                 self.sim.broken(f"G8: {key} has {live}, its events add up to {view}")
-            if live is not None and sorted(live.queued, key=live.queued.__getitem__) != sorted(view.queued, key=view.queued.__getitem__):
+            if sorted(mine, key=mine.__getitem__) != sorted(theirs, key=theirs.__getitem__):
                 self.sim.broken(f"G8: the queue of {key} is in another order than its events")
         for ticket, claim in fresh.slots.claims.items():
             live_claim = world.slots.claims.get(ticket)
-            if live_claim is None or live_claim.pools[: live_claim.held] != claim.pools:
+            # of an earlier run it is not known any more whether a task that is over had started
+            run = world.jobs[ticket[0]].run
+            but = set() if run is not None and run.serial == ticket[1] else {dir_pool(ticket[0])}
+            if live_claim is None or not set(live_claim.pools[: live_claim.held]) ^ set(claim.pools) <= but:
                 self.sim.broken(f"G8: {ticket} holds {live_claim}, its events add up to {claim}")
+        if fresh.tallies != world.tallies:
+            self.sim.broken(f"G8: {world.tallies} are counted, their events add up to {fresh.tallies}")
+        if fresh.followers != world.followers:
+            self.sim.broken(f"G8: {world.followers} wait for others, their events add up to {fresh.followers}")
+        for driver, room in world.rooms.items():
+            seated = {ticket: claim.seats for ticket, claim in room.claims.items() if claim.seats and ticket not in world.holds}
+            placed = {ticket: claim.seats for ticket, claim in fresh.room(driver).claims.items()}
+            if seated != placed:
+                self.sim.broken(f"G8: with {driver}, {seated} have room, their events add up to {placed}")
+
+    def _at_first(self, world: World, queued: dict[Ticket, int]) -> dict[Ticket, int]:
+        """Without those that were tried before, or waited for others: they come again when their time has come, and behind all who wait."""
+        runs = {ticket: world.jobs[ticket[0]].run for ticket in queued}
+        return {t: n for t, n in queued.items() if (run := runs[t]) is not None and not run.attempts and not run.spec.after}
 
     # ---- the reckoning
 
@@ -204,7 +231,7 @@ class Checks:
                 folded[jid] = evolve(folded.get(jid) or Job(jid=jid), stored.event)
                 if isinstance(stored.event, RunRequested):
                     requested.add((jid, stored.event.serial))
-        for asked in (*self.clients.runs, *self.clients.cancels):
+        for asked in (*self.clients.runs, *self.clients.cancels, *self.clients.releases):
             if not asked.over:
                 self.sim.broken(f"G11: {asked.req_id} was never answered")
             if asked.serial is not None and (asked.jid, asked.serial) not in requested:
@@ -233,8 +260,10 @@ class Checks:
         left: dict[str, object] = {
             "jobs": dict(world.jobs), "claims": world.slots.claims, "pools": world.slots.pools, "pending": engine._pending,
             "began": getattr(world, "began", {}), "requests": engine._requests, "replies": supervisor.replies, "calls": self.clients.calls,
-            "timers": [t for t in supervisor.timers if t[0] in ("op", "limit", "stop", "queue", "sync")],
-            "views": [(str(k), v) for k, v in world.agents.items() if v.queued or v.placed or v.wanted or v.snapshot],
+            "timers": [t for t in supervisor.timers if not t[0].startswith("agent-")],
+            "views": [(str(k), v) for k, v in world.agents.items() if v.needed or v.asking or v.snapshot],
+            "rooms": [r for r in world.rooms.values() if r.claims or r.queue or any(b.cpu or b.memory_mb or b.gpus or b.ports for b in r.books.values())],
+            "holds": world.holds, "tallies": world.tallies, "held off": world.held_off, "followers": world.followers,
             "asked": [link.asked for link in supervisor.links.values() if link.asked],
             "sockets": [e for e, link in supervisor.sockets.items() if supervisor.links.get(link.key) is not link],
         }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sim_recipes import Recipes, command, too_much
+from sim_recipes import Recipes, command, one_fits, too_much
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
@@ -217,6 +217,8 @@ class Clients:
         self.time.say("client", asked.req_id, "<-", reply)
         if isinstance(reply, Refusal):
             self.time.saw("refused: " + reply.code)
+            if reply.code == "resourceExceeded" and one_fits(self.nodes, asked.request.run.roles):
+                self._broken(f"{asked.req_id} was refused, and there is a host for it: {asked.request.run.roles}")
             if reply.code not in RETRYABLE and not asked.answered:
                 asked.refused = reply.code
             return

@@ -32,6 +32,9 @@ def strike(sim: "Simulator", what: str) -> None:
         case "a keeper was killed" if keepers:
             time.saw(what)
             r.choice(keepers).die()
+        case "a keeper was told to end" if keepers:
+            time.saw(what)
+            r.choice(keepers).told_to_end()
         case "keeper and agent were killed" if keepers:
             time.saw(what)
             keeper = r.choice(keepers)

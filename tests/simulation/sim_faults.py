@@ -20,7 +20,7 @@ SHARES: dict[str, float] = {
 #: Faults that strike between any two steps, with the chance to be the one that does.
 DISASTERS: dict[str, float] = {
     "the supervisor was killed": 6, "the supervisor was told to stop": 2, "a crash point of the supervisor was armed": 8,
-    "an agent was killed": 6, "a keeper was killed": 5, "keeper and agent were killed": 3, "a crash point of a keeper was armed": 6,
+    "an agent was killed": 6, "a keeper was killed": 5, "keeper and agent were killed": 3, "a keeper was told to end": 2, "a crash point of a keeper was armed": 6,
     "a job was killed": 4, "a job's script was killed": 2,
     "a connection was cut": 5, "a connection was half open": 3,
     "an agent was frozen": 3, "an agent was frozen and its keeper killed": 3, "the supervisor was frozen": 2, "a keeper was frozen": 1.5,

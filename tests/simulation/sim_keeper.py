@@ -113,6 +113,20 @@ class Keeper:
         if self.agent is not None:
             self.agent.keeper_gone()
 
+    def told_to_end(self) -> None:
+        """SIGTERM: its jobs end first, then its agent, then itself."""
+        self.quitting = True
+        for e in list(self.known.values()):
+            self.guarded(lambda e=e: self.stop(e, "shutdown", GRACE_SECS))
+        self._end_when_idle()
+
+    def _end_when_idle(self) -> None:
+        if self.quitting and not self.life.over and all(e.exit is not None for e in self.known.values()):
+            if self.agent is not None:
+                self.agent.keeper_gone()
+            else:
+                self.die()
+
     def guarded(self, act: Any) -> None:
         try:
             act()
@@ -313,6 +327,7 @@ class Keeper:
         self.reached("keeper.ended")
         self._end(e, exit_)
         self.tell("ended", e)
+        self._end_when_idle()
 
     def _end(self, e: Execution, exit_: dict[str, Any]) -> None:
         e.exit = exit_ | {"stopReason": e.stop_reason}

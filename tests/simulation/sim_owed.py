@@ -5,9 +5,10 @@ Told apart from the reckoning at the end, because a hang shows here at the step 
 
 from typing import TYPE_CHECKING
 
-from jobscribe.db.state import Job, Task
+from jobscribe.db.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core import placement
+from jobscribe.supervisor.core.slots import Ticket
 from jobscribe.supervisor.core.world import AgentView, dir_pool
 
 if TYPE_CHECKING:
@@ -16,19 +17,75 @@ if TYPE_CHECKING:
 
 def owed(supervisor: "Supervisor", job: Job) -> str | None:
     """What is wrong with the books of this job, as a sentence. Only when nothing is on its way to the disk."""
-    world, run = supervisor.engine.world, job.run
-    if run is not None and run.active and not run.attempts:
-        key, ticket = world.key_of(run), (job.jid, run.serial)
-        view = world.agents.get(key)
-        if view is None or ticket not in view.queued:
-            return f"{ticket} waits, and is in no queue"
-        if run.spec.queue_limit_secs and ("queue", *ticket) not in supervisor.timers:
-            return f"{ticket} has a queue limit, and no timer"
-        return _asking(supervisor, key, view) or moved(supervisor, key, view)
+    run = job.run
+    if run is not None and run.active and not run.live_tasks and (why := _waits(supervisor, job.jid, run)):
+        return why
     for task in job.live_tasks():
-        if why := _task(supervisor, job, task):
+        if why := _held(supervisor, task) if task.held is not None else _task(supervisor, job, task):
             return why
     return None
+
+
+def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
+    """A run with nothing placed: for what it waits, and who will see that it is there."""
+    world, timers, ticket = supervisor.engine.world, supervisor.timers, (jid, run.serial)
+    if run.spec.queue_limit_secs and not run.attempts and ("queue", *ticket) not in timers:
+        return f"{ticket} has a queue limit, and no timer"
+    if run.waits_for:
+        return _others(supervisor, ticket, run)
+    key = world.key_of(run)
+    view = world.agents.get(key)
+    if view is None or ticket not in view.queued:
+        return None if run.retry is not None and ("retry", *ticket) in timers else f"{ticket} waits, and is in no queue"
+    claim = world.slots.claims.get(ticket)
+    if run.spec.roles and ticket in view.asking and claim is not None and claim.held == len(claim.pools) and (why := _gang(supervisor, ticket, run)):
+        return why
+    return _asking(supervisor, key, view) or moved(supervisor, key, view)
+
+
+def _others(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
+    """The ends of other runs: they will come, or have come and are about to be told."""
+    world = supervisor.engine.world
+    for after in run.waits_for:
+        if ticket not in world.followers.get(after.compute_jid, {}).get(after.compute_job_serial, {}):
+            return f"{ticket} waits for {after}, and is not among those who are told"
+        there = world.jobs.get(after.compute_jid)
+        if (there is None or not there.busy) and ("follow", after.compute_jid) not in supervisor.timers:
+            return f"{ticket} waits for {after}, which is over, and nobody tells it"
+    return None
+
+
+def _gang(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
+    """It has its slots, and waits for the rest."""
+    world, timers = supervisor.engine.world, supervisor.timers
+    room = world.room(run.spec.driver)
+    claim = room.claims.get(ticket)
+    hold = world.holds.get(ticket)
+    if ticket in world.held_off:
+        return None if ("gang", *ticket) in timers and claim is None else f"{ticket} was held off with {claim}, and is forgotten"
+    if claim is None or (hold is None) != (not claim.seats):
+        return f"{ticket} has its slots, of the room {claim}, and of the holds {hold}"
+    if hold is not None and ("hold", *ticket) not in timers:
+        return f"{ticket} has everything, and nobody sees to it that it is placed"
+    for place in hold.places if hold is not None else ():
+        key = world.key_at(run.spec, place.host)
+        view = world.agents.get(key)
+        if view is None or (key not in hold.free and ticket not in view.holding):
+            return f"{ticket} waits for {key}, which does not know"
+        if key not in hold.free and (why := moved(supervisor, key, view)):
+            return why
+    if hold is None and any(b.avoided for b in room.books.values()) and ("room", run.spec.driver) not in timers:
+        return f"{ticket} waits in a room where ports are avoided, and nobody will look again"
+    return None
+
+
+def _held(supervisor: "Supervisor", task: Task) -> str | None:
+    view = supervisor.engine.world.agents.get(task.agent_key)
+    if ("debug", task.token) not in supervisor.timers:
+        return f"{task.token} is kept for debugging, and its time will never end"
+    if view is not None and task.token in view.placed:
+        return f"{task.token} is kept for debugging, and its agent is asked about it"
+    return _holdings(supervisor, task)
 
 
 def _asking(supervisor: "Supervisor", key: AgentKey, view: AgentView) -> str | None:
@@ -48,23 +105,38 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     ticket = (token.jid, token.serial)
     if view is None or token not in view.placed:
         return f"{token} may live, and its agent does not have it"
-    claim = world.slots.claims.get(ticket)
-    if claim is None or claim.held != len(claim.pools):
-        return f"{token} may live, and holds {claim}"
-    if (dir_pool(token.jid) in claim.pools) != (task.pid is None):
-        return f"{token} with pid {task.pid} holds {claim.pools}"
+    if why := _holdings(supervisor, task):
+        return why
+    attempt = job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else (task,)
+    started = any(t.pid is not None for t in attempt)
+    if len(attempt) == 1 and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == started:
+        return f"{token} with pid {task.pid} holds {world.slots.claims[ticket].pools}"
     if why := moved(supervisor, task.agent_key, view):
         return why
     if view.phase != "up" or not view.synced:
         return None
     run = job.run
-    wanted = run is not None and run.serial == token.serial and run.stop is None
+    wanted = run is not None and run.serial == token.serial and run.stop is None and run.attempts[-1].decided is None
     if not wanted and ("stop", token) not in supervisor.timers:
         return f"{token} is to be stopped, and nobody asks for it again"
     if wanted and task.pid is None and ("op", token) not in supervisor.timers:
         return f"{token} is to start, and nobody asks what became of it"
     if wanted and task.pid is not None and run is not None and run.spec.time_limit_secs and ("limit", token) not in supervisor.timers:
         return f"{token} has a time limit, and no timer"
+    return None
+
+
+def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
+    """What may live, or is kept, has what it was given."""
+    world, token = supervisor.engine.world, task.token
+    ticket = (token.jid, token.serial)
+    claim = world.slots.claims.get(ticket)
+    if claim is None or claim.held != len(claim.pools):
+        return f"{token} may live, and holds {claim}"
+    if task.ports:
+        seats = world.room(task.agent_key.driver).claims.get(ticket)
+        if seats is None or seats.seats.get((token.role, token.index)) != task.place:
+            return f"{token} may live on {task.place}, and has {seats}"
     return None
 
 

@@ -7,6 +7,7 @@ import msgspec
 from sim_machine import HOME, OTHER
 
 from jobscribe.protocol.roles import Port, Retry, TaskRole
+from jobscribe.supervisor.core import rooms
 from jobscribe.supervisor.core.rooms import Node
 
 #: How jobs end; words that a comma parts are alternatives, chosen by the token.
@@ -42,8 +43,12 @@ class Recipes:
         self._roles = [self._gang() for _ in range(6)]
 
     def _gang(self) -> tuple[TaskRole, ...]:
-        r = self.random
-        return tuple(self._role(name) for name in ("ps", "worker", "chief")[: r.choice((1, 1, 2, 2, 3))])
+        """One that there is room for, most often."""
+        for _ in range(5):
+            roles = tuple(self._role(name) for name in ("ps", "worker", "chief")[: self.random.choice((1, 1, 2, 2, 3))])
+            if rooms.too_much(self._nodes, roles) is None:
+                break
+        return roles
 
     def _role(self, name: str) -> TaskRole:
         r = self.random
@@ -73,6 +78,20 @@ class Recipes:
         if r.random() < self._debugged:
             out["debug_secs"] = r.choice((0.5, 4.0, 30.0))
         return out
+
+
+def one_fits(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:
+    """Is it a single task, and a host has all that it asks for?"""
+    if len(roles) != 1 or roles[0].tasks != 1:
+        return False
+    (role,) = roles
+    ports = role.all_ports()
+    named = {p.begin + n for p in ports if p.begin for n in range(p.count)}
+    free = sum(p.count for p in ports if not p.begin)
+    return any(
+        role.cpu <= n.cpu and role.memory_mb <= n.memory_mb and role.gpu <= len(n.gpus) and named <= set(n.ports)
+        and free <= len(n.ports) - len(named) for n in nodes
+    )
 
 
 def too_much(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:

@@ -18,12 +18,12 @@ LONGEST_PAUSE = 60.0
 
 
 def good(exit_: ExitInfo) -> bool:
-    return exit_.code == 0 and exit_.signal is None
+    return exit_.code == 0 and exit_.signal is None and exit_.stop_reason is None
 
 
 def kind(exit_: ExitInfo) -> str:
     """What trying again would do about this failure."""
-    if exit_.source == "lost":
+    if exit_.source == "lost" or exit_.stop_reason in NOT_WANTED:
         return "transient"
     if exit_.source == "start":
         if exit_.fault in SHORT:

@@ -1,7 +1,7 @@
 """A stage for the pure core: it feeds inputs to `decide`, keeps every event in a log of its own, and distrusts each decision.
 
 After every decision it checks what must always hold: expected versions, fold of the log equal to the world, sound slots,
-and no two live executions of one job.
+no two live attempts of one job, and of what is true only now (queues, holds, followers, tallies) nothing that belongs to nobody.
 """
 
 import itertools
@@ -18,10 +18,11 @@ from jobscribe.db.job import evolve
 from jobscribe.db.state import AgentRecord, Job
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Alive, Execution, RunStatusUpdate, Snapshot
-from jobscribe.protocol.requests import RunCancel, RunSimulation, RunSpec
+from jobscribe.protocol.messages import Alive, Execution, PortsProbed, RunStatusUpdate, Snapshot
+from jobscribe.protocol.requests import RunCancel, RunRelease, RunSimulation, RunSpec
+from jobscribe.protocol.roles import After, TaskRole
 from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import rooms, slots
+from jobscribe.supervisor.core import rooms, slots, tallies
 from jobscribe.supervisor.core.decide import Decision, decide
 from jobscribe.supervisor.core.inputs import (
     AgentConnected,
@@ -31,11 +32,14 @@ from jobscribe.supervisor.core.inputs import (
     DriverFound,
     DriverStarted,
     Now,
+    Release,
+    Restarted,
     Submit,
     TimerFired,
     cancel_receipt,
     jids,
 )
+from jobscribe.supervisor.core.rooms import Node
 from jobscribe.supervisor.core.world import Policy, World
 
 # what tests of this folder share lies beside this file
@@ -54,8 +58,20 @@ def jid_of(n: int = 1, uid: str = UID) -> str:
     return f"{uid}-sim{n:05d}-command"
 
 
-def key_of(uid: str = UID, kind: str = "sequential") -> AgentKey:
-    return AgentKey("local", kind, uid, "localhost")
+def key_of(uid: str = UID, kind: str = "sequential", host: str = "localhost") -> AgentKey:
+    return AgentKey("local", kind, uid, host)
+
+
+def role(name: str = "a", tasks: int = 1, **fields: Any) -> TaskRole:
+    return TaskRole(name=name, tasks=tasks, command=fields.pop("command", ("true",)), **fields)
+
+
+def node(host: str = "localhost", cpu: int = 4, **fields: Any) -> Node:
+    return Node(**{"host": host, "address": f"{host}.example", "cpu": cpu, "memory_mb": 4000, **fields})
+
+
+def after(*ns: int, on: str = "ok", uid: str = UID) -> tuple[After, ...]:
+    return tuple(After(compute_jid=jid_of(n, uid), on=on) for n in ns)
 
 
 def alive(key: AgentKey, **fields: Any) -> Alive:
@@ -89,6 +105,9 @@ class Stage:
         self.receipts: dict[tuple[str, str], tuple[str, int]] = {}
         self.effects: list[Any] = []
         self.epochs: dict[AgentKey, int] = {}
+        #: asked and not answered, and set and neither fired nor cleared
+        self.probes: list[fx.Probe] = []
+        self.clock: dict[tuple[Any, ...], float] = {}
         self._snapshots = itertools.count(1)
         self._handles = itertools.count(1)
         self._moments = itertools.count(1)
@@ -102,10 +121,13 @@ class Stage:
         """Decide these together, then check what must always hold. The effects are in `self.effects`."""
         for input_ in inputs:
             jids(input_)
+            if isinstance(input_, TimerFired):
+                self.clock.pop(input_.timer, None)
         decision = decide(self.world, inputs, self.now())
         self.effects = list(decision.effects)
         self._keep(decision)
         self._check(decision)
+        self._check_notices()
         return decision
 
     def _keep(self, decision: Decision) -> None:
@@ -117,6 +139,14 @@ class Stage:
         for r in decision.receipts:
             assert (r.uid, r.req_id) not in self.receipts, "a reqId leads to one place"
             self.receipts[r.uid, r.req_id] = (r.jid, r.serial)
+        for e in self.effects:
+            match e:
+                case fx.SetTimer():
+                    self.clock[e.timer] = e.secs
+                case fx.ClearTimer():
+                    self.clock.pop(e.timer, None)
+                case fx.Probe():
+                    self.probes.append(e)
 
     def _check(self, decision: Decision) -> None:
         assert slots.broken(self.world.slots) == []
@@ -133,6 +163,61 @@ class Stage:
         assert len(started) == len(set(started)), "a token was started twice"
         placed = [e.token for _, e in self.log if isinstance(e, TaskPlaced)]
         assert len(placed) == len(set(placed)), "a token was placed twice"
+
+    def _check_notices(self) -> None:
+        world = self.world
+        live: dict[tuple[str, int], list[Any]] = {}
+        for jid, job in world.jobs.items():
+            for task in job.live_tasks():
+                live.setdefault((jid, task.token.serial), []).append(task)
+        assert {t: tally.live for t, tally in world.tallies.items()} == {t: len(tasks) for t, tasks in live.items()}
+        for ticket, tally in world.tallies.items():
+            run = world.jobs[ticket[0]].run
+            assert run is None or run.serial != ticket[1] or tally == tallies.of(run.attempts[-1].tasks)
+        queued = {t: k for k, v in world.agents.items() for t in v.queued}
+        asking = {t for v in world.agents.values() for t in v.asking}
+        assert asking <= queued.keys() and not queued.keys() & live.keys()
+        for jid, serial in queued:
+            job = world.jobs[jid]
+            assert job.run and job.run.serial == serial and job.run.active and not job.run.waits_for
+        assert world.slots.claims.keys() == asking | live.keys(), "slots belong to who asks or lives"
+        claims = {t: c for room in world.rooms.values() for t, c in room.claims.items()}
+        assert claims.keys() <= asking | live.keys(), "rooms belong to who asks or lives"
+        for ticket, tasks in live.items():
+            run = world.jobs[ticket[0]].run
+            if (run is not None and run.serial == ticket[1] and run.spec.roles) or ticket in claims:
+                assert {(t.token.role, t.token.index) for t in tasks} == claims[ticket].seats.keys(), "a task holds what it asked for"
+        assert world.holds.keys() == {t for t, c in claims.items() if c.seats} - live.keys(), "who has everything is on its way"
+        assert not world.held_off.keys() & claims.keys() and world.held_off.keys() <= asking
+        holding: dict[AgentKey, set[Any]] = {}
+        for ticket, hold in world.holds.items():
+            assert {(p.role, p.index): p for p in hold.places} == claims[ticket].seats
+            run = world.jobs[ticket[0]].run
+            for key in {world.key_at(run.spec, p.host) for p in hold.places}:
+                holding.setdefault(key, set()).add(ticket)
+            assert ("hold", *ticket) in self.clock
+        assert {k: v.holding for k, v in world.agents.items() if v.holding} == holding
+        for ticket in world.held_off:
+            assert ("gang", *ticket) in self.clock
+        waits: dict[str, dict[int, dict[Any, None]]] = {}
+        for jid, job in world.jobs.items():
+            for a in job.run.waits_for if job.run is not None and job.run.active else ():
+                waits.setdefault(a.compute_jid, {}).setdefault(a.compute_job_serial, {})[jid, job.run.serial] = None
+        assert world.followers == waits
+
+    def left(self) -> dict[str, Any]:
+        """Everything that ought to be gone when nothing is owed any more; {} where it is."""
+        world = self.world
+        # the driver's avoided ports are looked at again whether or not anybody waits
+        timers = [t for t in self.clock if not t[0].startswith("agent-") and t[0] not in ("sync", "room")]
+        books = [b for room in world.rooms.values() for b in room.books.values() if b.cpu or b.memory_mb or b.gpus or b.ports]
+        kept = {
+            "busy": [j for j, job in world.jobs.items() if job.busy], "pools": world.slots.pools, "claims": world.slots.claims,
+            "rooms": [r for r in world.rooms.values() if r.claims or r.queue], "books": books, "holds": world.holds,
+            "held off": world.held_off, "followers": world.followers, "tallies": world.tallies, "began": world.began, "timers": timers,
+            "needed": [k for k, v in world.agents.items() if v.needed],
+        }
+        return {what: value for what, value in kept.items() if value}
 
     def _known(self, uid: str, own: str, other: str) -> dict[str, Any]:
         """As the engine adds it."""
@@ -171,6 +256,12 @@ class Stage:
         self.world = self.restored()
         for stream in {s for s, _ in self.log if s.startswith("job/")}:
             self.world.jobs.setdefault(stream[4:], self.folded(stream[4:]))
+        self.clock, self.probes = {}, []
+
+    def restarted(self) -> None:
+        """And go on from there."""
+        self.restart()
+        self.tell(Restarted())
 
     # ---- words
 
@@ -191,6 +282,41 @@ class Stage:
         by = by or uid
         request = RunCancel(req_id=req_id or f"cancel-{handle:06d}", uid=by, compute_jid=jid_of(n, uid), compute_job_serial=serial)
         return self.tell(Cancel(handle, request, **self._known(by, cancel_receipt(request.req_id), request.req_id)))
+
+    def gang(self, *roles: TaskRole, n: int = 1, uid: str = UID, **fields: Any) -> Decision:
+        """Submit a run with these roles."""
+        return self.submit(n, uid=uid, command=(), roles=roles, job_run_mode="parallel", **fields)
+
+    def answer(self, *busy: int) -> None:
+        """Every agent that was asked about ports, and is there, answers: strangers listen on these."""
+        while self.probes:
+            probe = self.probes.pop(0)
+            if self.world.agent(probe.key).phase == "up":
+                self.says(PortsProbed(op_id=probe.op_id, busy=tuple(sorted(set(busy) & set(probe.ports)))), probe.key)
+
+    def placed(self, *roles: TaskRole, n: int = 1, hosts: tuple[str, ...] = ("localhost",), **fields: Any) -> list[Token]:
+        """A gang that was placed just now; its tokens, in order."""
+        self.gang(*roles, n=n, **fields)
+        for host in hosts:
+            key = key_of(kind="parallel", host=host)
+            if self.world.agent(key).phase != "up":
+                self.up(key)
+        self.answer()
+        return self.tokens(n)
+
+    def tokens(self, n: int = 1, uid: str = UID) -> list[Token]:
+        """Of the tasks that live."""
+        return [t.token for t in self.job(n, uid).live_tasks()]
+
+    def end(self, token: Token, code: int | None = 0, **exit_: Any) -> None:
+        """Its agent says that it ended like this."""
+        task = self.world.task(token)
+        assert task is not None
+        self.reports(ended(token, code, **exit_), key=task.agent_key)
+
+    def release(self, n: int = 1, *, uid: str = UID, by: str | None = None, **fields: Any) -> Decision:
+        request = RunRelease(uid=by or uid, compute_jid=jid_of(n, uid), **fields)
+        return self.tell(Release(next(self._handles), request))
 
     def job(self, n: int = 1, uid: str = UID) -> Job:
         return self.world.jobs[jid_of(n, uid)]
@@ -279,7 +405,7 @@ class Stage:
 
 _KIT = SimpleNamespace(
     Stage=Stage, spec=spec, jid_of=jid_of, key_of=key_of, alive=alive, running=running, starting=starting, ended=ended,
-    UID=UID, OTHER_UID=OTHER_UID, WALL=WALL, replace=msgspec.structs.replace,
+    role=role, node=node, after=after, UID=UID, OTHER_UID=OTHER_UID, WALL=WALL, replace=msgspec.structs.replace,
 )
 
 

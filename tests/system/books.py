@@ -79,22 +79,53 @@ def _busy(root: Path) -> list[str]:
 def _check_order(root: Path) -> None:
     """Run by run: what is left of a canceled run may come to its end when the next one waits already."""
     ended: dict[str, int] = {}
-    for (jid, serial), types in _runs(root).items():
-        for before, after in zip([None, *types], types, strict=False):
-            assert after in _NEXT[before], (jid, serial, types)
-        assert all(n == 1 for n in Counter(types).values()), (jid, serial, types)
-        assert "RunEnded" in types, (jid, serial, types)
+    for (jid, serial), own in _runs(root).items():
+        types = [e["type"] for e in own]
+        if _is_plain(own[0]["event"]):
+            for before, after in zip([None, *types], types, strict=False):
+                assert after in _NEXT[before], (jid, serial, types)
+            assert all(n == 1 for n in Counter(types).values()), (jid, serial, types)
+        else:
+            _check_attempts(own)
+        assert types.count("RunEnded") == 1, (jid, serial, types)
         assert serial > ended.get(jid, 0), (jid, serial)
         ended[jid] = serial
 
 
-def _runs(root: Path) -> dict[tuple[str, int], list[str]]:
-    """Types of events by run, in the order in which they were requested."""
-    out: dict[tuple[str, int], list[str]] = {}
+def _is_plain(requested: dict[str, Any]) -> bool:
+    """One task, one attempt, nothing to wait for."""
+    spec = requested.get("spec", {})
+    return not any(spec.get(name) for name in ("roles", "retry", "debugSecs", "after"))
+
+
+def _check_attempts(own: list[dict[str, Any]]) -> None:
+    """Of a run with roles, or one that is tried again: each task goes its way once, an attempt is placed whole, and one follows another."""
+    told = [(e["type"], e["event"]) for e in own]
+    assert told[0][0] == "RunRequested", told
+    tasks: dict[tuple[Any, ...], list[str]] = {}
+    attempt = 0
+    for (before, _), (type_, event) in zip([("", {}), *told], told, strict=False):
+        if type_ == "TaskPlaced":
+            number = event["token"][2]
+            assert number in (attempt, attempt + 1) and (number > attempt or before == "TaskPlaced"), told
+            assert number == attempt or all("TaskEnded" in steps for steps in tasks.values()), told
+            attempt = number
+        if "token" in event:
+            tasks.setdefault(tuple(event["token"]), []).append(type_)
+        if type_ == "AttemptEnded":
+            assert event["attempt"] == attempt and all("TaskEnded" in steps for steps in tasks.values()), told
+    for steps in tasks.values():
+        way = [step for step in ("TaskPlaced", "TaskStarted", "TaskHeld", "TaskEnded") if step in steps]
+        assert steps == way and way[0] == "TaskPlaced" and way[-1] == "TaskEnded", (steps, told)
+
+
+def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Events by run, in the order in which they were requested."""
+    out: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for e in events(root):
         if e["stream"].startswith("job/") and e["type"] != "JobFolded":
             serial = e["event"].get("serial") or int(e["event"]["token"][1])
-            out.setdefault((e["stream"].removeprefix("job/"), serial), []).append(e["type"])
+            out.setdefault((e["stream"].removeprefix("job/"), serial), []).append(e)
     return out
 
 
@@ -115,7 +146,7 @@ def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
     )
     assert told == (
         run.status, run.serial, run.spec.compute_job_hash, run.queued_at, run.started_at, run.ended_at, run.reason, run.error,
-        not run.busy, len(run.attempts), run.run_dir, last.position, run.exit,
+        not run.busy, run.attempt, run.run_dir, last.position, run.exit,
     )
 
 

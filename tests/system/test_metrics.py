@@ -2,11 +2,12 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jobscribe.supervisor.series import NAMES
-from real_site import UID, Site, jid_of, req_id, spec, until
+from real_site import UID, Site, fresh_nap, jid_of, req_id, spec, until
 
 #: Keeps 64 MiB, has a child burn half a second of a processor, then waits for a word.
 PROGRAM = """
@@ -53,6 +54,32 @@ def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(site: Site)
     (task,) = answer["tasks"]
     assert (answer["job"]["running"], task["cpuPercent"], task["memoryBytes"]) == (0, None, None)
     assert task["cpuSecs"] >= 0.5 and task["peakMemoryBytes"] >= 64 << 20 and answer["job"]["cpuSecs"]["known"] == 1
+
+
+def test_each_role_has_means_and_sums_over_its_tasks(make_site: Callable[..., Site]) -> None:
+    site = make_site("resources.local_cpu=8").start()
+
+    def role(name: str, tasks: int, text: str) -> dict[str, Any]:
+        return {"name": name, "tasks": tasks, "command": ["/bin/sh", "-c", text], "memoryMb": 1}
+
+    nap = fresh_nap()
+    run = {**spec(()), "roles": [role("worker", 2, "while :; do :; done"), role("ps", 1, f"sleep {nap}; :")]}
+    site.submit(run)
+
+    def all_known() -> dict[str, Any] | None:
+        answer = metrics(site, run)
+        return answer if answer["job"]["cpuPercent"]["known"] == 3 else None
+
+    answer = until(all_known, "all three tasks are sampled", 5 * 8.0)
+    worker, ps = answer["roles"]
+    assert [(r["role"], r["tasks"], r["running"]) for r in answer["roles"]] == [("worker", 2, 2), ("ps", 1, 1)]
+    assert worker["cpuPercent"]["sum"] == sum(t["cpuPercent"] for t in answer["tasks"] if t["role"] == "worker") == 2 * worker["cpuPercent"]["mean"]
+    assert ps["cpuPercent"]["sum"] < 20 < worker["cpuPercent"]["sum"] and ps["processes"]["sum"] >= 2
+    assert answer["job"]["memoryBytes"]["sum"] == sum(t["memoryBytes"] for t in answer["tasks"])
+    site.cancel(run)
+    site.wait(run)
+    over = metrics(site, run)
+    assert over["job"]["running"] == 0 and over["job"]["cpuSecs"]["known"] == 3 and over["roles"][0]["cpuSecs"]["sum"] > 0.2
 
 
 def test_nobody_else_is_told(shared: Site) -> None:

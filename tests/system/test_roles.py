@@ -3,10 +3,11 @@
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from books import check_books
 from real_site import Site, jid_of, req_id, spec, until
 
 ROOMY = ("resources.local_cpu=16", "resources.local_memory_mb=8000", "slots.op_run=8")
@@ -50,8 +51,11 @@ def python(text: str) -> list[str]:
 
 
 @pytest.fixture
-def roomy(make_site: Callable[..., Site]) -> Site:
-    return make_site(*ROOMY).start()
+def roomy(make_site: Callable[..., Site]) -> Iterator[Site]:
+    """A site with room for gangs. Afterwards the books are checked."""
+    site = make_site(*ROOMY).start()
+    yield site
+    check_books(site)
 
 
 def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
