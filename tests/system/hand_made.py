@@ -22,7 +22,7 @@ from jobscribe.protocol.messages import Alive, Execution, Run, RunStatusUpdate, 
 from jobscribe.runtime.lag import LoopLag
 from jobscribe.service.notify import Notifier
 from jobscribe.service.settings import LimitSettings, Settings, SlotSettings, SupervisorSettings
-from jobscribe.supervisor import app
+from jobscribe.supervisor import app, offers
 from jobscribe.supervisor.root import Root
 
 DEADLINE_SECS = 15.0
@@ -43,7 +43,7 @@ class Hall:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
         self.place = Place()
-        monkeypatch.setattr(app, "LocalDriver", lambda *_, cpu_slots, **__: FakeDriver(self.place, name="local", cpu_slots=cpu_slots))
+        monkeypatch.setattr(offers, "LocalDriver", lambda *_, cpu_slots, **__: FakeDriver(self.place, name="local", cpu_slots=cpu_slots))
         self.settings = Settings(
             root=str(folder), supervisor=SupervisorSettings(port=0, development=True), limits=LimitSettings(**limits),
             slots=SlotSettings(local_sequential=4),
