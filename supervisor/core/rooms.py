@@ -1,8 +1,8 @@
 """Rooms: the cores, memory, GPUs and ports of the nodes of one driver, who holds them, and the gangs that wait for them.
 
 A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one node. The lowest number goes first, and
-who is first and cannot have everything holds up those behind it, so that a large gang is not starved by small ones. Ports
-are given in turn, so that one just given back rests; those that a stranger listens on are avoided for a while. Nothing is kept for
+who is first and cannot have everything holds up those behind it, so that a large gang is not starved by small ones. Only who could
+not be placed if nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are given in turn, so that one just given back rests; those that a stranger listens on are avoided for a while. Nothing is kept for
 gangs that are gone. Functions over plain data: the same calls give the same grants.
 """
 
@@ -52,6 +52,8 @@ class Claim(msgspec.Struct):
     roles: tuple[TaskRole, ...]
     seats: dict[Seat, Place] = msgspec.field(default_factory=dict)
     kept: bool = False
+    #: why it could not be placed even if nothing else ran: then it stands in no queue
+    never: str | None = None
 
 
 class Room(msgspec.Struct):
@@ -72,7 +74,10 @@ def request(room: Room, ticket: Ticket, number: int, roles: Sequence[TaskRole], 
     """Ask for places for all tasks of all roles. Returns who has them now and had not before (this one, or none)."""
     if ticket in room.claims:
         return []
-    room.claims[ticket] = Claim(number, tuple(roles))
+    never = too_much(room.nodes, roles)
+    room.claims[ticket] = Claim(number, tuple(roles), never=never)
+    if never is not None:
+        return []
     insort(room.queue, (number, ticket))
     # behind somebody who cannot have everything, there is nothing to be had
     return _settle(room, mono) if room.queue[0][1] == ticket else []
@@ -153,12 +158,11 @@ def wait_of(room: Room, ticket: Ticket) -> Lack | None:
     claim = room.claims.get(ticket)
     if claim is None or claim.seats:
         return None
+    if claim.never is not None:
+        return Lack("insufficient", 0, f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}")
     if ahead := bisect_left(room.queue, (claim.number, ticket)):
         return shortage.behind(ahead)
-    lack = shortage.lack(packing.needs_of(claim.roles), _spaces(room))
-    never = too_much(room.nodes, claim.roles) if room.nodes else None
-    # it was accepted when there was more
-    return lack if never is None else Lack(lack.code, 0, f"{lack.sentence}; it does not fit even if nothing else runs: {never}")
+    return shortage.lack(packing.needs_of(claim.roles), _spaces(room))
 
 
 def usage(room: Room) -> list[dict[str, object]]:
@@ -171,8 +175,9 @@ def usage(room: Room) -> list[dict[str, object]]:
 
 def broken(room: Room) -> list[str]:
     """What is wrong with the books, as sentences: for tests and the simulator."""
-    out = [f"{t} waits and is not in the queue" for t, c in room.claims.items() if not c.seats and (c.number, t) not in room.queue]
-    out.extend(f"{t} stands in the queue and does not wait" for _, t in room.queue if t not in room.claims or room.claims[t].seats)
+    waits = {t: c for t, c in room.claims.items() if not c.seats and c.never is None}
+    out = [f"{t} waits and is not in the queue" for t, c in waits.items() if (c.number, t) not in room.queue]
+    out.extend(f"{t} stands in the queue and does not wait" for _, t in room.queue if t not in waits)
     if room.queue != sorted(set(room.queue)):
         out.append("the queue is out of order")
     for node in room.nodes:
@@ -231,6 +236,8 @@ def _settle(room: Room, mono: float) -> list[Grant]:
 def _leave_queue(room: Room, ticket: Ticket) -> bool:
     """Forget one who waits. Returns whether it was the first."""
     claim = room.claims.pop(ticket)
+    if claim.never is not None:
+        return False
     at = bisect_left(room.queue, (claim.number, ticket))
     del room.queue[at]
     return at == 0

@@ -458,14 +458,19 @@ def test_ports_that_are_avoided_are_counted_in_what_is_said():
         "role worker asks for 2 ports: 1 of 4 is free on n1; 3 more are left alone for now, because something else listens there")
 
 
-def test_who_could_never_be_placed_is_told_so_while_it_waits():
+def test_who_could_never_be_placed_waits_aside_and_holds_up_nobody():
     """It was accepted before there was less."""
     room = Room((node(cpu=4),))
-    ask(room, "j1", role(cpu=2))
-    ask(room, "j2", role(cpu=5))
-    assert rooms.wait_of(room, ("j2", 1)).sentence == (
-        "task worker/0 asks for 5 cores: 2 of 4 are free on n1; it does not fit even if nothing else runs: role worker asks for 5 cores for each "
-        "task: n1 has 4")
+    assert ask(room, "j1", role(cpu=5)) == []
+    assert rooms.wait_of(room, ("j1", 1)).sentence == (
+        "it was accepted when there was more, and does not fit even if nothing else runs: role worker asks for 5 cores for each task: n1 has 4")
+    assert [ticket for ticket, _ in ask(room, "j2", role(cpu=3))] == [("j2", 1)]
+    assert ask(room, "j3", role(cpu=2)) == [] and rooms.wait_of(room, ("j3", 1)).ahead == 0
+    assert rooms.broken(room) == []
+    assert rooms.release(room, ("j1", 1), 0.0) == []
+    assert [ticket for ticket, _ in rooms.release(room, ("j2", 1), 0.0)] == [("j3", 1)]
+    rooms.release(room, ("j3", 1), 0.0)
+    assert not room.claims and not room.queue and rooms.broken(room) == []
 
 
 def test_without_hosts_everybody_waits():
