@@ -22,7 +22,8 @@ def why(name: str) -> None:
         return
     cause = f" ({answer['cause']})" if answer.get("cause") else ""
     s.screen.line(f"job {jid} {answer.get('state')}{cause}: {answer.get('sentence')}")
-    means = _diagnosis(answer.get("diagnosis")) if answer.get("state") != "canceled" else []
+    failed = answer.get("state") == "error" or answer.get("cause") in ("debug_hold", "retry_wait")
+    means = _diagnosis(answer.get("diagnosis")) if failed else []
     for label, values in (*means, *_sections(answer)):
         for i, value in enumerate(values):
             s.screen.line(f"  {label if i == 0 else '':<{_WIDTH}}{value}")

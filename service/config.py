@@ -77,7 +77,8 @@ def show(settings: Settings) -> list[Row]:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(value)
+        # numbers: the first and the last of a range
+        return "-".join(map(str, value)) if value and all(isinstance(v, int) for v in value) else ", ".join(value)
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

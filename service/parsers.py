@@ -15,6 +15,7 @@ Parser = Callable[[Any], Any]
 _FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
 _NOTHING = ("", "none", "null")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
+_GPU = re.compile(r"auto|\d{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
 _APP = re.compile(r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -68,13 +69,16 @@ def port_number(value: Any) -> int:
 
 
 def port_range(value: Any) -> tuple[int, int]:
-    """First and last port, written "30000-32767". Raises ValueError."""
-    first, dash, last = text(value).partition("-")
-    if not dash:
-        raise ValueError('two ports with "-" between them, as in "30000-32767"')
-    low, high = port_number(first), port_number(last)
-    if not 1024 <= low <= high:
-        raise ValueError("two ports from 1024 up, the lower one first")
+    """First and last port, written "30000-32767"."""
+    form = 'must be two ports from 1024 to 65535, the lower one first, with "-" between them, as in "30000-32767"'
+    given = f"{value[0]}-{value[1]}" if isinstance(value, tuple | list) and len(value) == 2 else value
+    first, dash, last = given.partition("-") if isinstance(given, str) else ("", "", "")
+    try:
+        low, high = port_number(first), port_number(last)
+    except Unfit:
+        raise Unfit(form) from None
+    if not dash or not 1024 <= low <= high:
+        raise Unfit(form)
     return low, high
 
 
@@ -104,6 +108,19 @@ def words(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
         raise Unfit("must be words of small letters, digits, _ and -, with commas between")
     return tuple(given)
+
+
+def gpu_ids(value: Any) -> tuple[str, ...]:
+    """Numbers or UUIDs of GPUs, each once: a list, or text with commas or blanks between. "none": no GPUs."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if given == ["none"]:
+        return ()
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str | int) and _GPU.fullmatch(str(w)) for w in given):
+        raise Unfit('must be numbers or UUIDs of GPUs with commas between, "auto" or "none"')
+    names = tuple(map(str, given))
+    if len(set(names)) != len(names) or ("auto" in names and len(names) > 1):
+        raise Unfit('must name each GPU once, or be "auto" alone')
+    return names
 
 
 def one_of(*choices: str) -> Parser:

@@ -16,6 +16,7 @@ from .parsers import (
     app_list,
     boolean,
     count,
+    gpu_ids,
     one_of,
     or_none,
     pattern,
@@ -73,7 +74,7 @@ class ResourceSettings:
 
     local_cpu: int = _is(lambda: len(os.sched_getaffinity(0)), count, "cores of this machine for tasks of runs with roles")
     local_memory_mb: int = _is(_memory_mb, count, "memory of this machine for them, in MiB")
-    local_gpus: tuple[str, ...] = _is(("auto",), words, "GPUs for them, by number or UUID (auto: those that NVIDIA's library finds)")
+    local_gpus: tuple[str, ...] = _is(("auto",), gpu_ids, "GPUs for them, by number or UUID (auto: those that NVIDIA's library finds)")
     local_ports: tuple[int, int] = _is((30_000, 32_767), port_range, "ports of this machine for them")
 
 

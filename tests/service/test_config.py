@@ -135,11 +135,32 @@ def test_the_file_is_the_named_one_or_the_one_in_the_root(tmp_path: pathlib.Path
     [("limits.grace_secs", "0.5", 0.5), ("limits.grace_secs", "1:30", 90), ("limits.grace_secs", "0", 0), ("limits.time_limit_secs", "2d12:00:00", 216_000),
      ("limits.time_limit_secs", "none", None), ("log.file_bytes", "64K", 65536), ("log.file_bytes", "2mb", 2 << 20), ("supervisor.port", "0", 0),
      ("supervisor.development", "yes", True), ("supervisor.development", "0", False), ("log.trace", "op=run.*a=Vrwf", "op=run.*a=Vrwf"),
-     ("apps.also", "a=b:c", ("a=b:c",)), ("apps.also", "a=b:c, d2=e.f:g.h", ("a=b:c", "d2=e.f:g.h")), ("limits.upload_bytes", "5M", 5 << 20)],
+     ("apps.also", "a=b:c", ("a=b:c",)), ("apps.also", "a=b:c, d2=e.f:g.h", ("a=b:c", "d2=e.f:g.h")), ("limits.upload_bytes", "5M", 5 << 20),
+     ("resources.local_gpus", "0,1", ("0", "1")), ("resources.local_gpus", "GPU-4f2aBc00-12 MIG-0f/1", ("GPU-4f2aBc00-12", "MIG-0f/1")),
+     ("resources.local_gpus", "none", ()), ("resources.local_ports", "30000-30010", (30_000, 30_010))],
 )
 def test_text_becomes_a_value(key: str, text: str, value: Any) -> None:
     got = value_of(load(env={SETTINGS[key].env_name: text}), key)
     assert (got, type(got)) == (value, float if key.endswith("_secs") and value is not None else type(value))
+
+
+@pytest.mark.parametrize("text", ["0,0", "auto,1", "first", "-1", "GPU-"])
+def test_what_names_no_gpus_is_refused(text: str) -> None:
+    with pytest.raises(Refusal, match=r"resources\.local_gpus"):
+        load({"resources.local_gpus": text}, env={})
+    assert load({"resources.local_gpus": [0, 1]}, env={}).resources.local_gpus == ("0", "1")
+
+
+@pytest.mark.parametrize("text", ["30000", "1000-2000", "30010-30000", "a-b", "30000-70000", "-", ""])
+def test_what_is_no_range_of_ports_is_refused(text: str) -> None:
+    with pytest.raises(Refusal, match=r"resources\.local_ports must be two ports"):
+        load({"resources.local_ports": text}, env={})
+
+
+def test_every_setting_is_shown_as_it_would_be_written() -> None:
+    shown = {r.key: r.value for r in show(Settings())}
+    assert shown.keys() == SETTINGS.keys()
+    assert (shown["resources.local_ports"], shown["resources.local_gpus"], shown["limits.grace_secs"]) == ("30000-32767", "auto", "3.0")
 
 
 def test_every_default_is_what_its_own_parser_makes_of_it() -> None:
@@ -155,7 +176,9 @@ def test_the_example_file_names_every_setting_with_its_default(tmp_path: pathlib
     file.write_text("\n".join(line.removeprefix("#") if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines()))
     s = load(env={}, file=str(file))
     assert set(s.origins) == set(SETTINGS)
-    machine = {"root", "user_root", "slots.local_sequential", "slots.local_parallel", "slots.op_run"}
+    machine = {
+        "root", "user_root", "slots.local_sequential", "slots.local_parallel", "slots.op_run", "resources.local_cpu", "resources.local_memory_mb",
+    }
     assert {k: value_of(s, k) for k in SETTINGS if k not in machine} == {k: value_of(Settings(), k) for k in SETTINGS if k not in machine}
     file.write_text(text)
     assert load(env={}, file=str(file)) == Settings()

@@ -4,6 +4,7 @@ import pytest
 from jobscribe.db.state import Job
 from jobscribe.protocol.diagnosis import Diagnosis
 from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.roles import Retry
 from jobscribe.supervisor.core.inputs import DriverFailed
 from jobscribe.supervisor.core.status import status
 from jobscribe.supervisor.why import why
@@ -217,3 +218,86 @@ def test_a_run_that_completed_or_is_not_over_has_no_diagnosis(kit):
     assert ask(ended(kit, ExitInfo(code=0, out_of_memory=True)))["diagnosis"] is None
     assert diagnosed(ended(kit, ExitInfo(code=0)), kit)["diagnosis"] is None
     assert ask(ended(kit))["diagnosis"] is None
+
+
+# ---- runs with roles
+
+
+def gang(kit, *roles, **fields):
+    stage = kit.Stage(nodes={"local": (kit.node(cpu=4),)})
+    return stage, stage.placed(*(roles or (kit.role("a", 2),)), **fields)
+
+
+def reports(kit, stage, *executions):
+    stage.reports(*executions, key=kit.key_of(kind="parallel"))
+
+
+def test_what_is_kept_is_told_with_how_to_enter_and_release_it(kit):
+    stage, (first, second) = gang(kit, debug_secs=60.0)
+    reports(kit, stage, kit.running(first), kit.running(second), kit.ended(second, 3, last_lines="no such file"))
+    answer = ask(stage)
+    assert (answer["state"], answer["cause"]) == ("running", "debug_hold")
+    assert answer["sentence"].startswith("it is kept for debugging: a/1 failed (exit code 3) and can be looked at, until 2023-11-14 22:14:20 UTC")
+    assert answer["try"][:2] == [
+        f"jobscribe job shell {kit.jid_of()} --role a --index 1",
+        f"jobscribe job release {kit.jid_of()}   # give back what it holds; it ends with the exit that it had",
+    ]
+    assert "exit: exit code 3 (said by the keeper)" in answer["evidence"] and answer["lastLines"] == "no such file"
+    assert answer["diagnosis"]["task"] == "a-1"
+
+
+def test_what_was_canceled_while_it_was_kept_says_that_it_had_failed(kit):
+    stage, (token,) = gang(kit, kit.role(), debug_secs=60.0)
+    reports(kit, stage, kit.running(token), kit.ended(token, 3))
+    stage.cancel()
+    answer = ask(stage)
+    assert (answer["state"], answer["cause"], answer["sentence"]) == ("error", "exit", "its task a/0 ended by itself with exit code 3")
+    assert f"{kit.UID} asked for its end (cancel) when it had failed already and was kept for debugging: it ended with the exit that it had" in (
+        answer["evidence"])
+    assert "canceled by anyone" not in answer["not"]
+
+
+def test_retries_are_told_with_their_reasons_while_it_waits_and_when_no_other_follows(kit):
+    stage, (token,) = gang(kit, kit.role(), retry=Retry(count=1))
+    reports(kit, stage, kit.running(token), kit.ended(token, 3))
+    answer = ask(stage)
+    assert answer["cause"] == "retry_wait" and answer["sentence"].startswith("it waits to be tried again: attempt 1 ended (")
+    assert any(e.startswith("attempt 1 ended (exit) and is tried again: ") for e in answer["evidence"])
+    assert f"jobscribe job cancel {kit.jid_of()}   # to try it no more" in answer["try"] and answer["diagnosis"]
+    stage.fire("retry", kit.jid_of(), token.serial)
+    assert ask(stage)["sentence"].startswith("attempt 2 has not started: ")
+    stage.answer()
+    again = stage.token()
+    reports(kit, stage, kit.running(again), kit.ended(again, 3))
+    answer = ask(stage)
+    assert answer["state"] == "error"
+    assert any(e.startswith("attempt 2 is not tried again: ") for e in answer["evidence"])
+    assert any(e.startswith("attempt 2 was decided by a/0: [a]: ") for e in answer["evidence"])
+    assert f"jobscribe job tasks {kit.jid_of()}" in answer["try"]
+
+
+def test_a_gang_that_runs_or_is_decided(kit):
+    stage, (first, second, third) = gang(kit, kit.role("a", 2), kit.role("b", min_succeeded=1))
+    reports(kit, stage, kit.running(first), kit.running(third))
+    assert ask(stage)["sentence"] == "it runs since 2023-11-14 22:13:20 UTC, 2 of 3 tasks now"
+    reports(kit, stage, kit.ended(third))
+    answer = ask(stage)
+    assert answer["cause"] == "stopping" and answer["sentence"].startswith("it is coming to its end: 2 tasks are being stopped: [b]: ")
+    reports(kit, stage, kit.ended(first, None, stop_reason="decided", signal=15), kit.ended(second, None, stop_reason="decided", signal=15))
+    assert ask(stage)["sentence"] == "it completed because its tasks did what it asked of them"
+
+
+def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
+    stage = kit.Stage()
+    stage.submit(2)
+    stage.submit(after=kit.after(2))
+    answer = ask(stage)
+    assert answer["cause"] == "dependency"
+    assert answer["evidence"] == [f"it is to run after {kit.jid_of(2)}, if that completes"]
+    assert answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"]
+    stage.cancel(2)
+    stage.fire("follow", kit.jid_of(2))
+    answer = ask(stage)
+    assert (answer["state"], answer["cause"]) == ("canceled", "dependency")
+    assert answer["sentence"] == "it was canceled, for a run that it was to run after did not end in the way it asked for"
+    assert answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"] and "canceled by anyone" in answer["not"]

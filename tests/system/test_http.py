@@ -72,7 +72,7 @@ def test_an_address_that_is_none_is_said_to_be_none(shared: Site, path: str) -> 
     refused(shared, path, {}, "notFound", 404)
 
 
-@pytest.mark.parametrize("path", ["run-simulation", "run-many", "run-status", "run-cancel", "job-list", "job-log", "job-story", "job-why", "job-metrics", "trace"])
+@pytest.mark.parametrize("path", ["run-simulation", "run-many", "run-status", "run-cancel", "job-list", "job-log", "job-story", "job-why", "job-metrics", "job-tasks", "run-release", "trace"])
 def test_what_takes_post_does_not_take_get(shared: Site, path: str) -> None:
     refused(shared, f"/api/{path}", {}, "methodNotAllowed", 405, path, method="GET")
 
@@ -103,7 +103,7 @@ def test_what_is_no_compute_model_gets_in_nowhere(shared: Site, value: Any) -> N
     "jid", ["", "x", f"{UID}-abcdefgh", f"{UID}-abcdefgh-", f"{UID}-../../xx-command", f"{UID}-abcdefgh-command\n", f"{UID}-abcdefgh-c\u043emmand", f"{UID}_abcdefgh_command"],
     ids=ascii,
 )
-@pytest.mark.parametrize("path", ["run-status", "run-cancel", "job-log", "job-story", "job-why", "job-metrics"])
+@pytest.mark.parametrize("path", ["run-status", "run-cancel", "job-log", "job-story", "job-why", "job-metrics", "job-tasks", "run-release"])
 def test_what_is_no_compute_jid_gets_in_nowhere(shared: Site, path: str, jid: str) -> None:
     body = {"uid": UID, "computeJid": jid} | ({"reqId": req_id()} if path == "run-cancel" else {})
     refused(shared, f"/api/{path}", body, "badRequest", 400, "computeJid")
@@ -231,7 +231,7 @@ def test_a_stream_of_events_from_nowhere_is_refused(shared: Site, query: str) ->
 # ---- whose
 
 
-@pytest.mark.parametrize("path", ["run-status", "run-cancel", "job-log", "job-story", "job-why", "job-metrics"])
+@pytest.mark.parametrize("path", ["run-status", "run-cancel", "job-log", "job-story", "job-why", "job-metrics", "job-tasks", "run-release"])
 def test_not_yours_and_not_there_answer_alike(shared: Site, path: str) -> None:
     run = spec(["true"])
     shared.finished(run)

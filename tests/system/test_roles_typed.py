@@ -111,7 +111,7 @@ def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
     assert "main/1 failed (exit code 3) and can be looked at, until " in state
     assert "main: 2 tasks, 1 held, 1 succeeded" in state
     why = person.types("jobscribe job why last")[0]
-    assert f"job {jid} running (debug_hold): it is kept for debugging" in why and "exit code 3" in why
+    assert f"job {jid} running (debug_hold): it is kept for debugging" in why and "exit code 3" in why and "\n  means " in why
     # the commands that are shown can be typed as they stand
     (enter,), (release,) = (re.findall(rf"jobscribe job {verb} .*", hints) for verb in ("shell", "release"))
     assert person.types(enter, "echo $WHO $PAI_TASK_INDEX of $PAI_JOB_TASK_COUNT; cat answer.txt; exit 5\n", 5)[0] == "ann 1 of 2\n42\n"
@@ -154,4 +154,4 @@ def test_who_follows_a_run_reads_one_task_of_one_attempt_to_its_end(site: Site) 
     person.types("jobscribe job wait last", code=1)
     assert "attempt 2 of at most 5" in person.types("jobscribe job tasks last")[0]
     assert person.types("jobscribe job logs last --stdout")[0] == "a longer line than that of the other task\n"
-    assert person.types("jobscribe job logs last --stdout --role slow --attempt 2")[0] == "begin 2\nend 2\n"
+    assert person.types("jobscribe job logs last --stdout --role slow --attempt 1")[0] == "begin 1\nend 1\n"
