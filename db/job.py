@@ -126,13 +126,16 @@ def _older(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     """What is kept of them when another one begins."""
     whole = len(attempts) - ATTEMPTS_WHOLE + 1
     if whole <= 0 or not attempts[whole - 1].tasks:
-        return attempts[-ATTEMPTS_KEPT:]
+        return attempts[-ATTEMPTS_KEPT + 1 :]
     thin = msgspec.structs.replace(attempts[whole - 1], tasks=())
-    return (*attempts[: whole - 1], thin, *attempts[whole:])[-ATTEMPTS_KEPT:]
+    return (*attempts[: whole - 1], thin, *attempts[whole:])[-ATTEMPTS_KEPT + 1 :]
 
 
 def _change_attempt(run: Run, number: int, change) -> Run:  # type: ignore[no-untyped-def]
-    return msgspec.structs.replace(run, attempts=tuple(change(a) if a.number == number else a for a in run.attempts))
+    attempts = run.attempts
+    if attempts and attempts[-1].number == number:  # as it nearly always is
+        return msgspec.structs.replace(run, attempts=(*attempts[:-1], change(attempts[-1])))
+    return msgspec.structs.replace(run, attempts=tuple(change(a) if a.number == number else a for a in attempts))
 
 
 def _change_task(run: Run, token: Token, **fields: object) -> Run:

@@ -99,7 +99,7 @@ def _what(run: Run) -> tuple[str | None, str]:
     if run.status == RUNNING:
         return None, "running"
     if run.waits_for:
-        return "dependency", f"waiting for the end of {len(run.waits_for)} other runs"
+        return "dependency", f"waiting for the end of {len(run.waits_for)} other run{'s' * (len(run.waits_for) > 1)}"
     if run.retry is not None:
         return "retry_wait", f"attempt {run.attempt + 1} follows: {run.retry.reason}"
     return ("starting", "being started") if run.live_tasks else ("queued", "waiting to be placed")

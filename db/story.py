@@ -159,7 +159,8 @@ def _of_run(event: RunRequested | StopRequested | RunEnded | RunPurged | Depende
 
 def _asked(event: RunRequested) -> str:
     roles = ", ".join(f"{role.tasks} x {role.name}" for role in event.spec.roles)
-    waits = f"; it waits for {len(event.waits_for)} other runs" if event.waits_for else ""
+    count = len(event.waits_for)
+    waits = f"; it waits for {count} other run{'s' * (count > 1)}" if count else ""
     return (f": {roles}" if roles else "") + waits
 
 

@@ -123,8 +123,12 @@ def ask_again(turn: Turn, ticket: Ticket) -> None:
 
 
 def look_again(turn: Turn, driver: str) -> None:
-    """Ports that strangers listened on may be free."""
-    granted(turn, rooms.look_again(turn.world.room(driver), turn.now.mono))
+    """Ports that strangers listened on may be free; who waits on looks again when others may be."""
+    room = turn.world.room(driver)
+    granted(turn, rooms.look_again(room, turn.now.mono))
+    again = rooms.next_look(room)
+    if again is not None:
+        turn.ask(SetTimer(("room", driver), max(0.0, again - turn.now.mono) + _SLACK_SECS))
 
 
 # ---- inside

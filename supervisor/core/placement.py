@@ -58,10 +58,12 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
 def withdraw_all(turn: Turn, key: AgentKey) -> None:
     """The agent is away: its queued runs wait outside the pools again."""
     view = turn.world.agent(key)
-    # the last first, so that none of them gets what another one of them gives back
-    for ticket in sorted(view.asking, key=view.queued.__getitem__, reverse=True):
-        view.asking.discard(ticket)
-        _give_back(turn, ticket)
+    # all at once, so that none of them gets what another one of them gives back
+    leaving = sorted(view.asking, key=view.queued.__getitem__, reverse=True)
+    view.asking.clear()
+    for ticket in leaving:
+        gangs.drop(turn, ticket)
+    _follow(turn, place(turn, slots.release_all(turn.world.slots, leaving)))
     gangs.stand_by(turn, key)
 
 

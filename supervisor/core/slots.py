@@ -68,30 +68,31 @@ def hold(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...], rele
 
 def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticket]:
     """Give back everything a ticket holds or waits for (or only one pool of a ticket that holds all). Returns who holds everything now."""
-    claim = slots.claims.get(ticket)
-    if claim is None:
-        return []
     if only is None:
-        del slots.claims[ticket]
-        freed = claim.pools[: claim.held]
-        waited = claim.pools[claim.held : claim.held + 1]
-        for name in waited:
+        return release_all(slots, (ticket,))
+    claim = slots.claims.get(ticket)
+    if claim is None or only not in claim.pools[: claim.held]:
+        return []
+    claim.pools = tuple(p for p in claim.pools if p != only)
+    claim.held -= 1
+    slots.pools[only].holders.discard(ticket)
+    return _pass_on(slots, (only,))
+
+
+def release_all(slots: Slots, tickets: Iterable[Ticket]) -> list[Ticket]:
+    """Give back everything that these hold or wait for: none of them gets what another one of them gives back."""
+    names: dict[str, None] = {}
+    for ticket in tickets:
+        claim = slots.claims.pop(ticket, None)
+        if claim is None:
+            continue
+        for name in claim.pools[: claim.held]:
+            slots.pools[name].holders.discard(ticket)
+        for name in claim.pools[claim.held : claim.held + 1]:
             queue = slots.pools[name].queue
             del queue[bisect_left(queue, (claim.number, ticket))]
-    else:
-        if only not in claim.pools[: claim.held]:
-            return []
-        claim.pools = tuple(p for p in claim.pools if p != only)
-        claim.held -= 1
-        freed, waited = (only,), ()
-    for name in freed:
-        slots.pools[name].holders.discard(ticket)
-    out: list[Ticket] = []
-    for name in freed:
-        out.extend(_grant(slots, name))
-    for name in (*freed, *waited):
-        _forget_if_unused(slots, name)
-    return out
+        names |= dict.fromkeys(claim.pools[: claim.held + 1])
+    return _pass_on(slots, names)
 
 
 def wait_of(slots: Slots, ticket: Ticket) -> Wait | None:
@@ -140,6 +141,14 @@ def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
         else:
             done.append(ticket)
     return done
+
+
+def _pass_on(slots: Slots, names: Iterable[str]) -> list[Ticket]:
+    """There may be room in these pools, or nobody left in them."""
+    out = [ticket for name in names for ticket in _grant(slots, name)]
+    for name in names:
+        _forget_if_unused(slots, name)
+    return out
 
 
 def _grant(slots: Slots, name: str) -> list[Ticket]:

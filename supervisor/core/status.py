@@ -95,8 +95,8 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if run.live_tasks:
         return "starting", "its agent was asked to start it"
     if run.waits_for:
-        named = f"the first is {run.waits_for[0].compute_jid}"
-        return "dependency", f"waiting for the end of {len(run.waits_for)} other runs: {named}"
+        named, count = run.waits_for[0].compute_jid, len(run.waits_for)
+        return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
     key = world.key_of(run)
     view = world.agents.get(key)
     if run.retry is not None and (view is None or ticket not in view.queued):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobscribe.agent.job_script import script
+from jobscribe.agent.job_script import exports, script
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import TaskSpec
@@ -213,3 +213,58 @@ def test_what_no_process_can_be_given_is_refused(spec: dict[str, object], said: 
     with pytest.raises(Refusal, match=said) as e:
         script(TOKEN, TaskSpec(**{"command": ("true",), "run_dir": "/r", **spec}), {}, "/e")  # type: ignore[arg-type]
     assert e.value.code == "badRequest"
+
+
+def by_hand(shell: list[str], evidence: Path, commands: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The shell that `--shell` gives, with these commands on its input."""
+    return subprocess.run(
+        [*shell, str(evidence / "script.sh"), "--shell"], input=commands, capture_output=True, text=True, env=variables, check=False, cwd="/",
+    )
+
+
+def test_by_hand_it_gives_a_shell_that_stands_where_the_command_stood(shell: list[str], evidence: Path) -> None:
+    login = {**PATH, "A": "login", "SHELL": "/bin/sh"}
+    Ran(shell, evidence, "sh", "-c", "echo the job; exit 5", env=login, run_dir=evidence.parent / "a dir")
+    (evidence / "exit-code").write_text("the truth")
+    asked = 'pwd; echo "$A"; echo "$JOBSCRIBE_TOKEN"; umask; echo err >&2; { true >&3; } 2>/dev/null && echo open; exit 7'
+    said = by_hand(shell, evidence, asked)
+    assert said.stdout.splitlines() == [str(evidence.parent / "a dir"), "login", str(TOKEN), "0077"]
+    assert (said.returncode, said.stderr) == (7, "err\n")
+    assert (evidence / "exit-code").read_text() == "the truth", "what is done by hand is nobody's exit"
+
+
+def test_by_hand_it_is_the_shell_of_the_login_or_any(shell: list[str], evidence: Path) -> None:
+    mine = evidence.parent / "my shell"
+    mine.write_text("#!/bin/sh\necho mine\n")
+    mine.chmod(0o700)
+    Ran(shell, evidence, "true", env={**PATH, "SHELL": str(mine)})
+    assert by_hand(shell, evidence, "echo other").stdout == "mine\n"
+    Ran(shell, evidence, "true")
+    assert by_hand(shell, evidence, "echo other").stdout == "other\n"
+
+
+def test_by_hand_names_that_are_none_to_a_shell_are_there_too(shell: list[str], evidence: Path) -> None:
+    Ran(shell, evidence, "true", env={**PATH, "odd-name": "it's odd", "SHELL": "/usr/bin/env"})
+    assert "odd-name=it's odd" in by_hand(shell, evidence, "").stdout.splitlines()
+
+
+def test_by_hand_in_a_directory_that_is_gone_it_is_made_again(shell: list[str], evidence: Path) -> None:
+    Ran(shell, evidence, "true")
+    (evidence.parent / "run").rmdir()
+    assert by_hand(shell, evidence, "pwd").stdout == f"{evidence.parent}/run\n"
+
+
+@pytest.mark.parametrize("argument", ["", "run", "shell", "--shell=", "-x"])
+def test_with_any_other_argument_it_does_what_the_job_did(shell: list[str], evidence: Path, argument: str) -> None:
+    Ran(shell, evidence, "sh", "-c", "echo the job; exit 5")
+    done = subprocess.run([*shell, str(evidence / "script.sh"), argument], capture_output=True, text=True, env={}, check=False)
+    assert (done.returncode, done.stdout) == (5, "the job\n")
+
+
+def test_shared_lines_win_over_the_login_and_not_over_the_task(shell: list[str], evidence: Path) -> None:
+    lines = exports({"A": "shared 'a'", "B": "shared", "C": "$HOME"})
+    spec = TaskSpec(command=("env", "-0"), run_dir=str(evidence.parent), env={"B": "own"})
+    (evidence / "s").write_text(script(TOKEN, spec, {**PATH, "A": "login", "B": "login", "D": "login"}, evidence, shared=lines))
+    out = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=True).stdout
+    got = dict(e.split("=", 1) for e in out.split("\0") if e)
+    assert (got["A"], got["B"], got["C"], got["D"]) == ("shared 'a'", "own", "$HOME", "login")

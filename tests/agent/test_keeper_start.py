@@ -184,3 +184,46 @@ def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(new_keeper:
     assert all(e["exit"]["code"] == int(e["token"].split("/")[1]) % 1000 % 7 for e in told.values())
     following.send(do="forget", names=names)
     until(lambda: not list((following.folder / "ledger").iterdir()))
+
+
+def test_the_description_of_the_job_lies_in_the_run_directory_and_never_goes_through_what_a_job_left_there(keeper: Keeper) -> None:
+    where, precious = keeper.place / "shared", keeper.place / "precious"
+    precious.write_text("mine")
+    precious.chmod(0o666)
+    for left in ("nothing", "link", "dangling link", "file", "fifo", "hard link"):
+        token = keeper.token()
+        leave = {
+            "nothing": "true", "link": f"ln -sf {precious} job.json", "dangling link": f"ln -sf {keeper.place}/made job.json",
+            "file": "rm -f job.json; echo much more than this > job.json", "fifo": "rm -f job.json; mkfifo job.json",
+            "hard link": f"rm -f job.json; ln {precious} job.json 2>/dev/null || true",
+        }[left]
+        order = keeper.order(token, f"cat job.json; {leave}", run_dir=where)
+        keeper.send(**order, job=f"before {left}")
+        assert keeper.end_of(token).code == 0
+        assert keeper.text(token) == f"before {left}"
+    last = keeper.token()
+    keeper.send(**keeper.order(last, "cat job.json", run_dir=where), job="at last")
+    assert keeper.end_of(last).code == 0 and keeper.text(last) == "at last"
+    assert precious.read_text() == "mine" and not (keeper.place / "made").exists()
+    assert (where / "job.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_job_without_a_description_finds_none_and_what_is_no_text_is_refused(keeper: Keeper) -> None:
+    token = keeper.token()
+    keeper.send(**keeper.order(token, "cat job.json 2>/dev/null || echo none"))
+    assert keeper.end_of(token).code == 0 and keeper.text(token) == "none\n"
+    keeper.send(**keeper.order(keeper.token(), "true"), job=["no text"])
+    said = keeper.next("ended")["exit"]
+    assert said["source"] == "start" and "no text" in said["detail"]
+
+
+def test_a_job_that_left_a_directory_in_its_place_fails_with_a_sentence(keeper: Keeper) -> None:
+    where = keeper.place / "shared"
+    token = keeper.token()
+    keeper.send(**keeper.order(token, "mkdir job.json", run_dir=where))
+    assert keeper.end_of(token).code == 0
+    token = keeper.token()
+    keeper.send(**keeper.order(token, _stamp(keeper), run_dir=where), job="x")
+    failed = keeper.end_of(token)
+    assert failed.source == "start" and failed.detail is not None and "job.json" in failed.detail
+    assert _stamps(keeper) == 0

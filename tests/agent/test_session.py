@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobscribe.agent import session as session_module
-from jobscribe.agent.session import REPEAT_SECS, Fetch, Forget, Launch, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from jobscribe.agent.session import REPEAT_SECS, Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.messages import (
@@ -14,13 +14,17 @@ from jobscribe.protocol.messages import (
     Cancel,
     CancelCall,
     Kill,
+    ProbePorts,
     ReadFile,
     ReadLog,
     Run,
     RunAck,
     RunStatus,
     RunStatusUpdate,
+    RunTasks,
+    Shared,
     Snapshot,
+    TaskRun,
     TaskSpec,
 )
 
@@ -443,3 +447,66 @@ def test_whatever_the_order(steps):
             if isinstance(o, Send):
                 msgspec.json.decode(msgspec.json.encode(o.message), type=type(o.message))
     assert reported(s.connected(mono)) == over
+
+
+SHARED = Shared(env={"A": "shared"}, job="{}")
+
+
+def run_tasks(*tokens):
+    return RunTasks(op_id="o" * 32, shared=SHARED, tasks=tuple(TaskRun(op_id=op_id(t, "run"), token=t, spec=SPEC) for t in tokens))
+
+
+def member(index, role="a", attempt=1, serial=100):
+    return Token("user0001-sim00001-command", serial, attempt, role, index)
+
+
+def test_each_task_of_a_gang_is_launched_once_with_what_they_share():
+    tokens = [member(n, r) for r in ("a", "b") for n in range(3)]
+    s = session()
+    assert s.received(run_tasks(*tokens), 1.0) == [Launch(t, SPEC, SHARED) for t in tokens]
+    again = s.received(run_tasks(*tokens), 2.0)
+    assert reported(again) == dict.fromkeys(tokens, "starting") and not [o for o in again if isinstance(o, Launch)]
+    s.keeper_said(started(tokens[1]), 3.0)
+    s.keeper_said(ended(tokens[2]), 3.0)
+    more = s.received(run_tasks(*tokens, member(3)), 4.0)
+    assert reported(more) == {t: {1: "running", 2: "ended"}.get(n, "starting") for n, t in enumerate(tokens)}
+    assert [o.token for o in more if isinstance(o, Launch)] == [member(3)]
+
+
+def test_of_a_gang_what_was_canceled_before_it_came_is_not_launched():
+    tokens = [member(n) for n in range(3)]
+    s = session(cancel(tokens[1]))
+    assert [o.token for o in s.received(run_tasks(*tokens), 1.0) if isinstance(o, Launch)] == [tokens[0], tokens[2]]
+
+
+def test_a_gang_of_an_older_run_is_refused_and_one_of_an_earlier_attempt_is_not():
+    """Attempts follow each other within a run: only the keeper's ledger knows which of their tokens were used."""
+    s = session(run_tasks(member(0, attempt=2)))
+    assert [o.token for o in s.received(run_tasks(member(0, attempt=1)), 1.0) if isinstance(o, Launch)] == [member(0, attempt=1)]
+    late = s.received(run_tasks(member(0, serial=99), member(1, serial=99)), 1.0)
+    assert reported(late) == {member(n, serial=99): "ended" for n in (0, 1)}
+
+
+def test_a_gang_that_came_while_nobody_was_connected_is_in_the_next_snapshot():
+    tokens = [member(n) for n in range(SNAPSHOT_PAGE + 1)]
+    s = session(run_tasks(*tokens), up=False)
+    pages = [o.message for o in s.connected(1.0)]
+    assert [p.last for p in pages] == [False, True] and [e.token for p in pages for e in p.executions] == tokens
+
+
+def test_a_start_that_failed_for_a_port_says_so_in_a_word_until_the_keeper_knows_better():
+    s = session(run_tasks(member(0), member(1)))
+    (said,) = s.launch_failed(member(0), "somebody listens", 1.0, "portTaken")
+    exit_ = said.message.execution.exit
+    assert (exit_.source, exit_.detail, exit_.fault) == ("start", "somebody listens", "portTaken")
+    s.keeper_said(started(member(1)), 1.0)
+    assert s.launch_failed(member(1), "somebody listens", 2.0, "portTaken") == []
+    assert not s.over(member(1)) and s.over(member(0))
+
+
+def test_a_probe_is_answered_by_who_can_look_and_changes_nothing():
+    probe = ProbePorts(op_id="p" * 32, ports=(1, 2))
+    s = session()
+    before = s.executions()
+    assert s.received(probe, 1.0) == [Probe(probe)] == s.received(probe, 1.0)
+    assert s.executions() == before

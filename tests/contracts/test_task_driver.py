@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -23,8 +24,8 @@ from jobscribe.drivers.fake import FakeTasks, Place
 from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.drivers.local import LocalDriver
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Execution, RunStatusUpdate, Snapshot, TaskSpec
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.messages import Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.runtime.log import Log
@@ -45,16 +46,18 @@ def token_of(key: AgentKey = KEY, serial: int = 1) -> Token:
 class Ground:
     """A task driver with two places, everything that was reported, and what is known of executions without asking.
 
-    tasks and silence (nobody answers any more) are set by who makes the places.
+    tasks, silence (nobody answers any more) and stranger are set by who makes the places.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.reports: list[tuple[AgentKey, RunStatusUpdate | Snapshot]] = []
+        self.reports: list[tuple[AgentKey, RunStatusUpdate | Snapshot | PortsProbed]] = []
         self.tasks: TaskDriver
         self.silence: Callable[[], Any]
+        #: somebody listens on a port at the places; which one
+        self.stranger: Callable[[], int]
 
-    def report(self, key: AgentKey, message: RunStatusUpdate | Snapshot) -> None:
+    def report(self, key: AgentKey, message: RunStatusUpdate | Snapshot | PortsProbed) -> None:
         self.reports.append((key, message))
 
     def spec(self, token: Token, *command: str) -> TaskSpec:
@@ -64,7 +67,7 @@ class Ground:
         self.tasks.launch(key, token, self.spec(token, *command))
 
     def executions(self, token: Token, key: AgentKey = KEY) -> list[Execution]:
-        return [e for k, m in self.reports if k == key
+        return [e for k, m in self.reports if k == key and not isinstance(m, PortsProbed)
                 for e in (m.executions if isinstance(m, Snapshot) else (m.execution,)) if e.token == token]
 
     async def until(self, true: Callable[[], Any], what: str) -> Any:
@@ -103,6 +106,7 @@ class Fake:
         place = Place()
         self.ground.tasks = FakeTasks(place, self.ground.report)
         self.ground.silence = lambda: setattr(place, "silent", True)
+        self.ground.stranger = lambda: (place.taken.add(30_000), 30_000)[1]
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -117,13 +121,15 @@ class Keepers:
 
     async def open(self) -> None:
         self.said: Counter[str] = Counter()
+        self.strangers: list[socket.socket] = []
+        self.ground.stranger = self.listens
         log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
         self.hub = Hub(self, self, self, log, Counters(), lambda key: "i" * 32, 1)  # type: ignore[arg-type]
-        (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
+        (bound,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.server = tornado.httpserver.HTTPServer(application(self.hub))
-        self.server.add_sockets([socket])
+        self.server.add_sockets([bound])
         address = self.root / "agents.json"
-        address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{socket.getsockname()[1]}/agent", "agentsCa": None}))
+        address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{bound.getsockname()[1]}/agent", "agentsCa": None}))
         self.driver = LocalDriver(self.root, address, cpu_slots=Capacity())
         self.ground.tasks = KeeperTasks(lambda key, message: self.hub.send(key, message) and None, {"local": self.driver}, secrets.token_bytes)
         self.ground.silence = lambda: [connection.close("silence") for connection in list(self.hub.connections.values())] and self.server.stop()
@@ -140,13 +146,19 @@ class Keepers:
     def tell(self, *inputs: Any) -> None:
         for input_ in inputs:
             match input_:
-                case AgentSaid(key=key, message=RunStatusUpdate() | Snapshot() as message):
+                case AgentSaid(key=key, message=RunStatusUpdate() | Snapshot() | PortsProbed() as message):
                     self.said["snapshots"] += isinstance(message, Snapshot)
                     self.ground.report(key, message)
                 case AgentConnected() | AgentDisconnected():
                     self.said[type(input_).__name__] += 1
 
+    def listens(self) -> int:
+        self.strangers.append(socket.create_server(("127.0.0.1", 0)))
+        return int(self.strangers[-1].getsockname()[1])
+
     async def close(self) -> None:
+        for stranger in self.strangers:
+            stranger.close()
         for handle in self.handles:
             await self.driver.stop(handle, 0.5)
         self.server.stop()
@@ -302,3 +314,69 @@ async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
         await tasks.evidence(KEY, token_of(), "stdout.log", 0, 1)
     assert refused.value.code == "agentUnavailable"
+
+
+def gang_of(ground: Ground, *commands: tuple[str, ...], **fields: Any) -> tuple[list[Token], Shared, list[TaskRun]]:
+    """Tasks of one attempt, with what they share."""
+    first = token_of()
+    tokens = [Token(first.jid, 1, 1, "a", n) for n in range(len(commands))]
+    runs = [
+        TaskRun(op_id=op_id(t, "run"), token=t, spec=TaskSpec(
+            command=c, run_dir=str(ground.root / "run" / t.jid / "a" / str(t.index)), grace_secs=0.5, **fields,
+        )) for t, c in zip(tokens, commands, strict=True)
+    ]
+    return tokens, Shared(env={"JOBSCRIBE_TEST_SHARED": "yes"}, job="{}"), runs
+
+
+async def test_a_gang_is_launched_task_by_task_each_once(ground: Ground) -> None:
+    tokens, shared, runs = gang_of(ground, ("true",), ("false",), ("sleep", "600"))
+    for _ in range(2):
+        ground.tasks.launch_gang(KEY, shared, runs)
+    first, second = [(await ground.reported(t, "ended")).exit for t in tokens[:2]]
+    assert first is not None and second is not None and (first.code, second.code) == (0, 1)
+    pids = {(e.pid, e.start_ticks) for e in ground.executions(tokens[2]) if e.state == "running"} or {
+        (e.pid, e.start_ticks) for e in [await ground.reported(tokens[2], "running")]
+    }
+    assert len(pids) == 1
+    # once more, when two of them are over and settled
+    ground.tasks.settle(KEY, tuple(tokens[:2]))
+    assert set(await ground.snapshot()) == {tokens[2]}
+    ground.reports.clear()
+    ground.tasks.launch_gang(KEY, shared, runs)
+    for token in tokens[:2]:
+        await ground.reported(token, "ended")
+    assert all(e.state != "running" for t in tokens[:2] for e in ground.executions(t))
+    ground.tasks.stop(KEY, tokens[2], "decided", 0.5)
+    exit_ = (await ground.reported(tokens[2], "ended")).exit
+    assert exit_ is not None and exit_.stop_reason == "decided"
+
+
+async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_others_are(ground: Ground) -> None:
+    tokens, shared, runs = gang_of(ground, ("echo", "one"), ("echo", "two"))
+    ground.tasks.stop(KEY, tokens[0], "decided", 0.5)
+    ground.tasks.launch_gang(KEY, shared, runs)
+    await ground.reported(tokens[0], "ended")
+    await ground.reported(tokens[1], "ended")
+    assert (await ground.output(tokens[0]), await ground.output(tokens[1])) == (b"", b"two\n")
+
+
+async def test_a_probe_is_answered_once_with_the_ports_that_somebody_listens_on(ground: Ground) -> None:
+    taken = ground.stranger()
+    for n, ports in enumerate(((), (taken,), (1, taken))):
+        op = f"{n}".rjust(32, "p")
+        before = len(ground.reports)
+        ground.tasks.probe(KEY, op, ports)
+        found = await ground.until(lambda op=op: [(k, m) for k, m in ground.reports if isinstance(m, PortsProbed) and m.op_id == op], "an answer")
+        ((key, said),) = found
+        assert key == KEY and set(said.busy) <= set(ports) and (taken in said.busy) == (taken in ports)
+        assert not [m for _, m in ground.reports[before:] if isinstance(m, RunStatusUpdate)]
+
+
+async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(ground: Ground) -> None:
+    ground.silence()
+    ground.reports.clear()
+    tokens, shared, runs = gang_of(ground, ("true",))
+    ground.tasks.probe(KEY, "p" * 32, (1,))
+    ground.tasks.launch_gang(KEY, shared, runs)
+    await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
+    assert not [m for _, m in ground.reports if isinstance(m, PortsProbed)] and not ground.executions(tokens[0])

@@ -4,8 +4,10 @@ After every decision it checks what must always hold: expected versions, fold of
 no two live attempts of one job, and of what is true only now (queues, holds, followers, tallies) nothing that belongs to nobody.
 """
 
+import gc
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -413,6 +415,15 @@ _KIT = SimpleNamespace(
 def kit() -> SimpleNamespace:
     """The builders."""
     return _KIT
+
+
+@pytest.fixture
+def own_heap() -> Iterator[None]:
+    """What all other tests have left in memory is not looked through while this one is timed."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

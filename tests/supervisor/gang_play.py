@@ -18,12 +18,12 @@ _ENDS = ("queue", "limit", "debug")
 class GangPlay:
     """`act` is one thing that may happen; `finish` lets all agents come back and everything end well."""
 
-    def __init__(self, kit):
+    def __init__(self, kit, **policy):
         self.kit = kit
         nodes = (kit.node(cpu=4, first_port=30_000, last_port=30_011), kit.node("node2", cpu=4, first_port=30_000, last_port=30_011))
         self.stage = kit.Stage(
-            nodes={"local": nodes}, hold_again_secs=5.0, debug_secs=50.0,
-            cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2, ("local", "parallel"): 2},
+            nodes={"local": nodes}, hold_secs=8.0, hold_again_secs=5.0, debug_secs=50.0,
+            cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2, ("local", "parallel"): 2}, **policy,
         )
         uids = (kit.UID, kit.OTHER_UID)
         self.keys = [kit.key_of(u) for u in uids] + [kit.key_of(u, "parallel", h) for u in uids for h in ("localhost", "node2")]
@@ -147,6 +147,30 @@ class GangPlay:
     def launched(self, key, token):
         self.machines[key].setdefault(token, self.kit.starting(token))
 
+    # ---- more than one act
+
+    def up(self, *hosts):
+        """The first user's parallel agents of these hosts are there."""
+        for host in hosts:
+            self.connect(self.kit.key_of(kind="parallel", host=host))
+
+    def all_probed(self, busy=()):
+        while self.stage.probes:
+            self.probed(self.stage.probes.pop(0), busy)
+            self.obey()
+
+    def gang(self, *roles, n=1, **fields):
+        self.stage.gang(*roles, n=n, **fields)
+        self.obey()
+
+    def report(self, token, code=None, **exit_):
+        """It runs; with a code, it has ended."""
+        key = self.stage.world.task(token).agent_key
+        e = self.kit.running(token) if code is None and not exit_ else self.kit.ended(token, code, **exit_)
+        self.machines[key][token] = e
+        self.stage.reports(e, key=key)
+        self.obey()
+
     # ---- to the end
 
     def restarted(self):
@@ -183,9 +207,7 @@ class GangPlay:
                 if token in self.machines[key]:
                     self.step(key, sorted(self.machines[key], key=str).index(token), 1)
                     self.obey()
-        while stage.probes:
-            self.probed(stage.probes.pop(0))
-            self.obey()
+        self.all_probed()
         stage.pass_time(10.0)
         held = [t for job in stage.world.jobs.values() for t in job.live_tasks() if t.held is not None]
         for timer in list(stage.clock):

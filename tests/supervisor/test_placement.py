@@ -1,6 +1,7 @@
 """The queue: who is placed when, in which order, and what the agent is asked for."""
 
 from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core import slots
 from jobscribe.supervisor.core.placement import ASKING
 
 
@@ -165,6 +166,26 @@ def test_when_an_agent_goes_its_queued_runs_let_others_pass(kit):
     assert not stage.job(2).run.attempts
     stage.reports(kit.ended(stage.token(3, kit.OTHER_UID)), key=other)
     assert stage.job(2).run.attempts
+
+
+def test_of_the_runs_of_an_agent_that_goes_none_gets_what_another_one_gives_back(kit):
+    """Placed by that, it would give back at once what it had got, and run with nothing."""
+    stage = kit.Stage(nodes={"local": (kit.node(),)})
+    mine, other = kit.key_of(kind="parallel"), kit.key_of()
+    stage.submit(1)
+    stage.up(other)
+    old = stage.token(1)
+    stage.reports(kit.running(old), key=other)
+    stage.cancel(1)
+    stage.submit(1, force=True, job_run_mode="parallel")
+    stage.up(mine)
+    stage.gang(kit.role("a"), n=2)
+    stage.reports(kit.ended(old, None, signal=15, stop_reason="cancel"), key=other)
+    assert slots.wait_of(stage.world.slots, (kit.jid_of(1), stage.job(1).run.serial)).holders == {(kit.jid_of(2), stage.job(2).run.serial)}
+    stage.disconnect(mine)
+    assert not stage.job(1).run.attempts and not stage.job(2).run.attempts and not stage.world.slots.claims
+    stage.connect(mine)
+    assert stage.job(1).run.attempts and not stage.job(2).run.attempts
 
 
 def test_placement_forgets_the_queue_limit(kit):
