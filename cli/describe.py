@@ -75,10 +75,12 @@ def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
     """What the file says, what is wrong with it and what is doubtful, each with its place."""
     tree = None
     try:
-        tree = job_file.read(path)
-        return tree, [], tree.located(described(tree.data).warnings)
+        tree = job_file.read(path, lenient=True)
+        return tree, tree.problems, tree.located(described(tree.data).warnings)
     except BadDescription as e:
-        return (tree, list(e.problems), []) if tree is None else (tree, tree.located(e.problems), tree.located(e.warnings))
+        if tree is None:
+            return tree, list(e.problems), []
+        return tree, sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0), tree.located(e.warnings)
 
 
 def _checked(s: Session, path: str, quiet: bool) -> tuple["Tree", list[Problem]]:

@@ -26,20 +26,23 @@ _WORDS: dict[str, Any] = {
 _SHOWN = 200
 
 
-def read(path: str) -> Tree:
-    """The file, or standard input for "-": its `data`, and with `located` the places of problems. Raises BadDescription."""
+def read(path: str, *, lenient: bool = False) -> Tree:
+    """The file, or standard input for "-": its `data`, and with `located` the places of problems. Raises BadDescription.
+
+    lenient: what is wrong and does not end the reading (a key that is there twice) is left in `problems`, so that others are found too.
+    """
     name = "standard input" if path == "-" else path
     try:
         if path == "-":
-            return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), name)
+            return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), name, lenient=lenient)
         with open(path, "rb") as f:
             size = os.fstat(f.fileno()).st_size
-            return parsed(f.read(MAX_BYTES + 1), name) if size <= MAX_BYTES else _too_large(name)
+            return parsed(f.read(MAX_BYTES + 1), name, lenient=lenient) if size <= MAX_BYTES else _too_large(name)
     except OSError as e:
         raise _bad(name, f"it cannot be read: {e.strerror or e}", "a file that you may read") from None
 
 
-def parsed(raw: bytes, name: str) -> Tree:
+def parsed(raw: bytes, name: str, *, lenient: bool = False) -> Tree:
     """What these bytes say: JSON where the name ends so, or (without an ending of YAML) the text begins so. Raises BadDescription."""
     if len(raw) > MAX_BYTES:
         _too_large(name)
@@ -56,7 +59,8 @@ def parsed(raw: bytes, name: str) -> Tree:
         read_json(text, tree)
     else:
         _read_yaml(text, tree)
-    tree.check()
+    if not lenient:
+        tree.check()
     return tree
 
 

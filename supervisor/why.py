@@ -169,7 +169,7 @@ def _diagnosed(answer: Answer, run: Run) -> None:
     answer["diagnosis"] = {
         "code": found.code, "phrase": found.phrase, "type": found.type, "whose": WHOSE[found.type], "behavior": found.behavior,
         "again": AGAIN[found.behavior], "reason": found.reason, "solutions": list(found.solutions), "hint": found.hint,
-        "matched": found.matched, "excerpt": found.excerpt, "task": f"{task.token.role}-{task.token.index}" if run.spec.roles else None,
+        "matched": found.matched, "excerpt": found.excerpt, "task": f"{task.token.role}/{task.token.index}" if run.spec.roles else None,
     }
     commands = [line for line in answer["try"] if line.startswith("jobscribe ")]
     answer["try"] = [*(found.solutions or answer["try"]), *(commands if found.solutions else [])]

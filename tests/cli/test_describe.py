@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jobscribe.cli.describe import checked
 from jobscribe.protocol.described_roles import ROLE
 from jobscribe.protocol.description import JOB
 
@@ -228,3 +229,10 @@ def test_the_example_on_the_page_is_right(alone: Run, file: Any) -> None:
     assert len(blocks) == 1
     assert (ended := alone("job", "lint", file(blocks[0]))).code == 0, ended
     assert ended.out == ""
+
+
+def test_a_key_that_is_there_twice_hides_no_other_problem(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: bad\nretries: {count: 1}\nroles:\n  worker: {tasks: 2, command: x, minFailed: 5}\n  worker: {command: y}\n")
+    _, problems, _ = checked(str(path))
+    assert [(p.line, p.path) for p in problems] == [(2, "retries"), (4, "roles.worker.minFailed"), (5, "roles.worker")]

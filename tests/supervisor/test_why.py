@@ -243,7 +243,7 @@ def test_what_is_kept_is_told_with_how_to_enter_and_release_it(kit):
         f"jobscribe job release {kit.jid_of()}   # give back what it holds; it ends with the exit that it had",
     ]
     assert "exit: exit code 3 (said by the keeper)" in answer["evidence"] and answer["lastLines"] == "no such file"
-    assert answer["diagnosis"]["task"] == "a-1"
+    assert answer["diagnosis"]["task"] == "a/1"
 
 
 def test_what_was_canceled_while_it_was_kept_says_that_it_had_failed(kit):
