@@ -2,8 +2,9 @@
 
 A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one node. The lowest number goes first, and
 who is first and cannot have everything holds up those behind it, so that a large gang is not starved by small ones. Only who could
-not be placed if nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are given in turn, so that one just given back rests; those that a stranger listens on are avoided for a while. Nothing is kept for
-gangs that are gone. Functions over plain data: the same calls give the same grants.
+not be placed if nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are given in turn, so
+that one just given back rests; those that a stranger listens on are avoided for a while. Nothing is kept for gangs that are gone.
+Functions over plain data: the same calls give the same grants.
 """
 
 from bisect import bisect_left, insort

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
+from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
+
 from jobscribe.agent.session import Session
 from jobscribe.db import agent as agent_fold
-from jobscribe.supervisor.core import agency, decide, execution, placement, purging, slots, stopping
+from jobscribe.supervisor.core import agency, decide, execution, placement, purging, slots, stopping, tasks
 from jobscribe.supervisor.core.effects import FindTasks, SetTimer
-from jobscribe.supervisor.core.world import World
+from jobscribe.supervisor.core.world import Turn, World
 from jobscribe.supervisor.engine import Engine
-
-Patch = tuple[Any, str, Any]
 
 
 def acts_before_it_is_durable() -> list[Patch]:
@@ -89,17 +89,17 @@ def asks_for_nothing_that_is_owed() -> list[Patch]:
 
 
 def waits_by_the_wall_clock() -> list[Patch]:
-    return [(stopping, "_waited", lambda turn, run: max(0.0, turn.now.wall - run.queued_at))]
+    return [(Turn, "passed", lambda self, at, mono, boot_id: max(0.0, self.now.wall - at))]
 
 
 def sends_a_stop_once() -> list[Patch]:
-    original = stopping.send_stop
+    original = tasks.stop
 
-    def send_stop(turn: Any, token: Any, stop: Any) -> None:
-        original(turn, token, stop)
+    def stop(turn: Any, token: Any, wanted: Any) -> None:
+        original(turn, token, wanted)
         turn.effects = [e for e in turn.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))]
 
-    return [(stopping, "send_stop", send_stop)]
+    return [(tasks, "stop", stop)]
 
 
 def calls_a_run_over_its_limit_canceled() -> list[Patch]:
@@ -152,12 +152,12 @@ def queues_anew_in_any_order() -> list[Patch]:
 BUGS: tuple[Callable[[], list[Patch]], ...] = (
     acts_before_it_is_durable, forgets_what_a_request_led_to, keeps_what_was_decided_on_a_failed_commit, tells_no_ends_in_snapshots,
     forgets_what_a_keeper_adopted, launches_again_after_a_reboot, gives_nothing_back_at_an_end, takes_no_slots_after_a_restart,
-    asks_for_a_snapshot_once, asks_for_nothing_that_is_owed, sends_a_stop_once, remembers_one_token_of_an_agent, takes_silence_for_death,
-    purges_what_runs, queues_anew_in_any_order,
+    asks_for_nothing_that_is_owed, sends_a_stop_once, remembers_one_token_of_an_agent, takes_silence_for_death,
+    purges_what_runs, queues_anew_in_any_order, *GANG_BUGS,
 )
 #: These take hundreds of seeds.
 RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (
-    never_repeats_an_end, waits_by_the_wall_clock, calls_a_run_over_its_limit_canceled,
+    never_repeats_an_end, waits_by_the_wall_clock, calls_a_run_over_its_limit_canceled, asks_for_a_snapshot_once, *RARE_GANG_BUGS,
 )
 
 

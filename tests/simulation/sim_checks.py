@@ -1,8 +1,9 @@
 """What must hold: whenever a status becomes durable, after every step, and at the end of a life."""
 
+import itertools
 from typing import TYPE_CHECKING
 
-from sim_owed import owed
+from sim_owed import owed, unmoved
 from sim_time import BEGIN
 
 from jobscribe.db.events import RunRequested, job_stream
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Steps between two comparisons of the world with the log.
 FOLD_EVERY = 150
+#: Steps between two looks at single jobs, one after the other: what is owed to them, and what is told of them.
+LOOK_EVERY = 3
 #: So long after the last trouble it may be unknown what an execution does: the longest pause between two tries to start its agent.
 UNKNOWN_SECS = 75.0
 
@@ -141,21 +144,20 @@ class Checks:
                 self.sim.broken(f"G11: request {handle} has waited for its answer since {until - BEGIN:.1f} s")
             break
         world = engine.world
-        if wrong := slots.broken(world.slots):
-            self.sim.broken(f"slots: {wrong}")
         if supervisor.decisions != self._decisions:
             self._decisions = supervisor.decisions
+            if wrong := slots.broken(world.slots):
+                self.sim.broken(f"slots: {wrong}")
             for driver, room in world.rooms.items():
                 if wrong := rooms.broken(room):
                     self.sim.broken(f"the room of {driver}: {wrong}")
         if engine.paused or engine._suspect or engine._pending:
             return
-        jids = list(world.jobs)
-        if jids:
+        if world.jobs and self.time.steps % LOOK_EVERY == 0:
             self._next += 1
-            jid = jids[self._next % len(jids)]
+            jid = next(itertools.islice(world.jobs, self._next % len(world.jobs), None))
             self._told_truly(world, world.jobs[jid])
-            if why := owed(supervisor, world.jobs[jid]):
+            if why := owed(supervisor, world.jobs[jid]) or unmoved(supervisor):
                 self.sim.broken(why)
         if self.time.steps % FOLD_EVERY == 0:
             self._as_folded(world)
@@ -204,8 +206,10 @@ class Checks:
             but = set() if run is not None and run.serial == ticket[1] else {dir_pool(ticket[0])}
             if live_claim is None or not set(live_claim.pools[: live_claim.held]) ^ set(claim.pools) <= but:
                 self.sim.broken(f"G8: {ticket} holds {live_claim}, its events add up to {claim}")
-        if fresh.tallies != world.tallies:
-            self.sim.broken(f"G8: {world.tallies} are counted, their events add up to {fresh.tallies}")
+        for ticket, tally in world.tallies.items():
+            run, anew = world.jobs[ticket[0]].run, fresh.tallies.get(ticket)
+            if anew is None or anew.live != tally.live or (run is not None and run.serial == ticket[1] and anew != tally):
+                self.sim.broken(f"G8: {tally} of {ticket} are counted, its events add up to {anew}")
         if fresh.followers != world.followers:
             self.sim.broken(f"G8: {world.followers} wait for others, their events add up to {fresh.followers}")
         for driver, room in world.rooms.items():

@@ -10,7 +10,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
 from jobscribe.protocol.messages import Call, CancelCall
 from jobscribe.protocol.requests import RunCancel, RunRelease, RunSimulation, RunSpec
-from jobscribe.protocol.roles import After
+from jobscribe.protocol.roles import After, TaskRole
 from jobscribe.supervisor.core.inputs import Cancel, Input, Purge, Release, Submit, WantAgent
 
 if TYPE_CHECKING:
@@ -77,7 +77,14 @@ class Clients:
 
     def submit_plain(self, uid: str, secs: float) -> Asked:
         """A simulation that nobody knows yet, without a limit; it ends at once when it is told to."""
-        spec = RunSpec(uid=uid, simulation_id=f"late{len(self.runs):04d}", grace_secs=1.0, command=("job", "0", str(secs), "dies"))
+        return self._submit_late(uid, command=("job", "0", str(secs), "dies"))
+
+    def submit_gang(self, uid: str, secs: float) -> Asked:
+        """The same with two tasks of one role, which do not mind being told to end."""
+        return self._submit_late(uid, roles=(TaskRole(name="late", tasks=2, command=("job", "0", str(secs), "ignores")),))
+
+    def _submit_late(self, uid: str, **what: Any) -> Asked:
+        spec = RunSpec(uid=uid, simulation_id=f"late{len(self.runs):04d}", grace_secs=1.0, **what)
         asked = Asked(uid, f"{uid}-{spec.simulation_id}-command", f"run-{len(self.runs):06d}", None)
         asked.request = RunSimulation(req_id=asked.req_id, run=spec)
         self.runs.append(asked)

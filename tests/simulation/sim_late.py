@@ -41,6 +41,7 @@ class Late:
         steps = (
             (7.0, lambda: self._runs(long, 7)),
             (7.0, self._one_is_canceled),
+            (7.0, self._gang_begins),
             (13.0, self._supervisor_dies),
             (18.0, lambda: self._runs(long, 5)),
             (18.0, lambda: self._keeper(long).agent.die()),  # type: ignore[union-attr]
@@ -58,6 +59,16 @@ class Late:
         unwanted = self.clients.submit_plain(USERS[0], 500.0)
         self.time.after(3.0, lambda: self.clients.cancel(unwanted, 0))
         self.time.after(3.0 + GRACE_SECS + 1, lambda: self._gone(unwanted))
+
+    def _gang_begins(self) -> None:
+        """Until its cancel it goes through the deaths of the supervisor and of a keeper."""
+        gang = self.clients.submit_gang(USERS[2], 500.0)
+        self.time.after(5.9, lambda: self._runs(gang, 6))
+        self.time.after(11.0, lambda: self._runs(gang, 5))
+        self.time.after(11.0, lambda: self._keeper(gang).die())
+        self.time.after(21.0, lambda: self._runs(gang, 10))
+        self.time.after(21.0, lambda: self.clients.cancel(gang, 0))
+        self.time.after(21.0 + GRACE_SECS + 1, lambda: self._gone(gang))
 
     def _before_the_reboot(self) -> None:
         doomed = self.clients.submit_plain(USERS[1], 500.0)
@@ -84,8 +95,7 @@ class Late:
         self._supervisor_dies()
 
     def _keeper(self, asked: "Asked") -> "Keeper":
-        (keeper,) = [k for k in self.machine.live_keepers() if any(e.token.startswith(asked.jid) for e in k.known.values())]
-        return keeper
+        return next(k for k in self.machine.live_keepers() if any(e.token.startswith(asked.jid) for e in k.known.values()))
 
     # ---- what must be true by now
 
@@ -99,7 +109,8 @@ class Late:
         durable = self.supervisor.engine.durable(asked.jid)
         assert durable is not None
         said = status(self.supervisor.engine.world, durable.job, durable.position, self.supervisor.now())
-        if said["state"] != "running" or not said["known"] or not self.machine.of_job(asked.jid):
+        many = sum(r.tasks for r in asked.request.run.roles) or 1
+        if said["state"] != "running" or not said["known"] or len(self.machine.of_job(asked.jid)) != many:
             self.sim.broken(f"G3, G4: {asked.jid} is not known to run after {secs:g} s: {said}")
 
     def _gone(self, asked: "Asked") -> None:

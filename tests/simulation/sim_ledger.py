@@ -342,8 +342,8 @@ class Ledger:
         if not self.kept or not supervisor.life.awake or supervisor.commit_secs > 0.01:
             return
         for token, kept in self.kept.items():
-            # over a restart of the machine only the wall clock tells, which jumps
-            since = kept.since if kept.boot == self.machine.home.boot else max(kept.since, self.machine.home.booted_at)
+            # over a restart of the machine only the wall clock tells; where it was set back, each supervisor waits the whole time
+            since = kept.since if kept.boot == self.machine.home.boot else max(kept.since, supervisor.well_since)
             if self.time.now > max(since + kept.secs, supervisor.well_since) + LATE_SECS:
                 self.sim.broken(f"{token} is kept for debugging for longer than {kept.secs} s: {self.time.now - kept.since:.1f} s")
 

@@ -26,6 +26,19 @@ def owed(supervisor: "Supervisor", job: Job) -> str | None:
     return None
 
 
+def unmoved(supervisor: "Supervisor") -> str | None:
+    """Agents that are needed, and ends that somebody waits for."""
+    world = supervisor.engine.world
+    for key, view in world.agents.items():
+        if view.needed and (why := moved(supervisor, key, view)):
+            return why
+    for jid in world.followers:
+        job = world.jobs.get(jid)
+        if (job is None or not job.busy) and ("follow", jid) not in supervisor.timers:
+            return f"{jid} is over, some wait for it, and nobody tells them"
+    return None
+
+
 def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
     """A run with nothing placed: for what it waits, and who will see that it is there."""
     world, timers, ticket = supervisor.engine.world, supervisor.timers, (jid, run.serial)
@@ -107,9 +120,9 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
         return f"{token} may live, and its agent does not have it"
     if why := _holdings(supervisor, task):
         return why
-    attempt = job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else (task,)
-    started = any(t.pid is not None for t in attempt)
-    if len(attempt) == 1 and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == started:
+    # of an earlier run it is not known any more whether tasks that are over had started
+    attempt = job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
+    if attempt and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == any(t.pid is not None for t in attempt):
         return f"{token} with pid {task.pid} holds {world.slots.claims[ticket].pools}"
     if why := moved(supervisor, task.agent_key, view):
         return why

@@ -1,0 +1,188 @@
+"""More bugs to plant: what gangs, attempts, policies, holds and dependencies rest on (see `sim_bugs`)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from jobscribe.protocol.diagnosis import Diagnosis
+from jobscribe.protocol.exits import ExitInfo
+from jobscribe.supervisor.core import attempts, debugging, dependencies, gangs, placement, rooms, stopping, tasks
+from jobscribe.supervisor.core.effects import SetTimer
+from jobscribe.supervisor.core.policies import Verdict
+
+Patch = tuple[Any, str, Any]
+
+
+def places_less_than_the_gang() -> list[Patch]:
+    original = gangs._place
+
+    def place(turn: Any, ticket: Any, run: Any, hold: Any) -> Any:
+        if len(hold.places) == 1:
+            return original(turn, ticket, run, hold)
+        hold.places = hold.places[:-1]
+        launch, tasks.launch = tasks.launch, lambda turn, key, tokens: None
+        try:
+            return original(turn, ticket, run, hold)
+        finally:
+            tasks.launch = launch
+
+    return [(gangs, "_place", place)]
+
+
+def keeps_what_a_task_had() -> list[Patch]:
+    return [(gangs, "leave", lambda turn, key, token: None)]
+
+
+def forgets_what_gangs_have_at_a_restart() -> list[Patch]:
+    return [(rooms, "keep", lambda room, ticket, roles, places: None)]
+
+
+def gives_cores_twice() -> list[Patch]:
+    original = rooms._add
+
+    def add(books: Any, role: Any, place: Any, sign: int) -> None:
+        original(books, msgspec.structs.replace(role, cpu=role.cpu // 2), place, sign)
+
+    return [(rooms, "_add", add)]
+
+
+def gives_a_port_twice() -> list[Patch]:
+    def next_ports(node: Any, books: Any, count: int, but: Any = ()) -> list[int]:
+        return [p for p in node.ports if p not in books.avoided and p not in but][:count]
+
+    return [(rooms, "_next_ports", next_ports)]
+
+
+def starts_the_next_attempt_too_early() -> list[Patch]:
+    return [(attempts, "SetTimer", lambda timer, secs: SetTimer(timer, 0.0 if timer[0] == "retry" else secs))]
+
+
+def tries_again_without_counting() -> list[Patch]:
+    original = attempts.again
+    return [(attempts, "again", lambda policy, behavior, before, chance: original(policy, behavior, (), chance))]
+
+
+def tries_again_what_cannot_help() -> list[Patch]:
+    original = attempts.again
+
+    def again(policy: Any, behavior: Any, before: Any, chance: float) -> Any:
+        return original(policy, "unknown" if behavior == "permanent" else behavior, before, chance)
+
+    return [(attempts, "again", again)]
+
+
+def fails_at_the_first_failure() -> list[Patch]:
+    original = attempts.decided
+
+    def decided(roles: Any, finals: Any) -> Any:
+        if not finals[-1].ok:
+            return Verdict(succeeded=False, reason="planted", role=finals[-1].role, index=finals[-1].index)
+        return original(roles, finals)
+
+    return [(attempts, "decided", decided)]
+
+
+def waits_for_all_to_succeed() -> list[Patch]:
+    original = attempts.decided
+
+    def decided(roles: Any, finals: Any) -> Any:
+        return original(tuple(msgspec.structs.replace(r, min_succeeded=None) for r in roles), finals)
+
+    return [(attempts, "decided", decided)]
+
+
+def leaves_the_others_of_a_decided_attempt() -> list[Patch]:
+    return [(attempts, "_dismiss", lambda turn, run, attempt: None)]
+
+
+def takes_what_was_stopped_for_a_success() -> list[Patch]:
+    return [(ExitInfo, "succeeded", property(lambda self: self.code == 0))]
+
+
+def keeps_what_the_platform_did() -> list[Patch]:
+    original = debugging.wanted
+
+    def wanted(turn: Any, task: Any, exit_: Any, diagnosis: Diagnosis | None) -> bool:
+        other = None if diagnosis is None else msgspec.structs.replace(diagnosis, type="unknown")
+        return original(turn, task, exit_, other)
+
+    return [(debugging, "wanted", wanted)]
+
+
+def forgets_holds_at_a_restart() -> list[Patch]:
+    return [(debugging, "arm", lambda turn, job: None)]
+
+
+def gives_back_what_is_kept() -> list[Patch]:
+    original = debugging.keep
+
+    def keep(turn: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
+        original(turn, task, exit_, diagnosis)
+        gangs.leave(turn, task.agent_key, task.token)
+
+    return [(debugging, "keep", keep)]
+
+
+def ends_a_hold_with_another_exit() -> list[Patch]:
+    original = attempts.over
+
+    def over(turn: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
+        lost = ExitInfo(source="lost", detail="planted")
+        original(turn, task, lost if task.held is not None else exit_, diagnosis)
+
+    return [(attempts, "over", over)]
+
+
+def begins_while_what_it_waits_for_runs() -> list[Patch]:
+    original = dependencies._ended
+
+    def ended(job: Any, serial: int) -> str | None:
+        run = job.run
+        if run is not None and run.serial == serial and run.attempts:
+            return "completed"
+        return original(job, serial)
+
+    return [(dependencies, "_ended", ended)]
+
+
+def tells_followers_nothing_after_a_restart() -> list[Patch]:
+    return [(dependencies, "look_at_all", lambda turn: None)]
+
+
+def takes_no_turn_in_an_array() -> list[Patch]:
+    original = placement.pools_of
+
+    def pools_of(key: Any, jid: str, spec: Any) -> tuple[str, ...]:
+        return tuple(p for p in original(key, jid, spec) if not p.startswith("array/"))
+
+    return [(placement, "pools_of", pools_of)]
+
+
+def goes_on_after_a_cancel() -> list[Patch]:
+    """Between two attempts a cancel is taken for news of a run that is over."""
+    original = stopping._stop
+
+    def stop(turn: Any, run: Any, jid: str, reason: str, **fields: Any) -> None:
+        if run.retry is None:
+            original(turn, run, jid, reason, **fields)
+
+    return [(stopping, "_stop", stop)]
+
+
+def loses_word_of_a_hold() -> list[Patch]:
+    """Nobody asks again when a probe is not answered."""
+    return [(gangs, "SetTimer", lambda timer, secs: SetTimer(("none", *timer) if timer[0] == "hold" else timer, secs))]
+
+
+#: Each is found within 60 seeds, most in the first.
+GANG_BUGS: tuple[Callable[[], list[Patch]], ...] = (
+    places_less_than_the_gang, keeps_what_a_task_had, forgets_what_gangs_have_at_a_restart, gives_cores_twice, gives_a_port_twice,
+    starts_the_next_attempt_too_early, tries_again_without_counting, tries_again_what_cannot_help, fails_at_the_first_failure,
+    waits_for_all_to_succeed, leaves_the_others_of_a_decided_attempt, keeps_what_the_platform_did,
+    gives_back_what_is_kept, ends_a_hold_with_another_exit, begins_while_what_it_waits_for_runs, takes_no_turn_in_an_array, goes_on_after_a_cancel, loses_word_of_a_hold,
+)
+#: These take many seeds.
+RARE_GANG_BUGS: tuple[Callable[[], list[Patch]], ...] = (
+    takes_what_was_stopped_for_a_success, tells_followers_nothing_after_a_restart, forgets_holds_at_a_restart,
+)
