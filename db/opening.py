@@ -97,7 +97,7 @@ def _open(path: Path, witness: Witness) -> Opened:
 
 def _look(path: Path, mark: Mark) -> None:
     """Everything that can be refused, before anything is written. Raises Refusal."""
-    if not _there(path):
+    if not _there(path) or _to_be_rolled_back(path):
         return
     index = Path(f"{path}-shm")
     fresh = not index.exists()
@@ -140,6 +140,14 @@ def _make_folder(folder: Path) -> None:
 
 def _there(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
+
+
+def _to_be_rolled_back(path: Path) -> bool:
+    """Was the power cut while the first page was written? Until the WAL there is a rollback journal, without which it means nothing.
+
+    Who opens the file for writing rolls it back; who only looks cannot.
+    """
+    return _there(Path(f"{path}-journal"))
 
 
 def _believed(path: Path, witness: Witness) -> Mark:

@@ -194,6 +194,29 @@ def test_a_first_opening_that_was_killed_is_begun_again(
     assert check(tmp_path).ok
 
 
+def test_a_first_opening_that_lost_its_power_is_begun_again(tmp_path: Path) -> None:
+    """The very first page is written under a rollback journal: what of it arrived means nothing while that is there."""
+    elsewhere = sqlite3.connect(tmp_path / "events.sqlite", isolation_level=None)
+    elsewhere.execute("PRAGMA cache_size = 2")
+    elsewhere.execute("BEGIN")
+    elsewhere.execute("CREATE TABLE t (x)")
+    elsewhere.executemany("INSERT INTO t VALUES (?)", [("x" * 4000,)] * 50)  # more than fits: the journal is synced, pages are written
+    journal, pages = (tmp_path / "events.sqlite-journal").read_bytes(), (tmp_path / "events.sqlite").read_bytes()
+    elsewhere.close()
+    assert journal and pages
+    disk = Disk(tmp_path / "root")
+    disk.store.close()
+    for file in (tmp_path / "root" / "db").iterdir():
+        if file.name.startswith("events.sqlite"):
+            file.unlink()
+    (tmp_path / "root" / "db" / "events.sqlite").write_bytes(bytes(512) + pages[512:])
+    (tmp_path / "root" / "db" / "events.sqlite-journal").write_bytes(journal)
+    again = Disk(tmp_path / "root")
+    again.tell(JID, requested(1))
+    assert again.store.head() == 1
+    again.store.close()
+
+
 def test_a_place_where_nothing_can_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Refusal, match="storageUnavailable"):
