@@ -6,8 +6,8 @@ PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
 # One floor each, and nothing that another process would disturb: files of these share two processes. The others have the machine to themselves.
-floors = $(addprefix tests/,agent apps check cli client contracts db protocol runtime service simulation supervisor)
-others = $(addprefix tests/,engines examples faults front packaging system web)
+floors = $(addprefix tests/,agent apps check cli client contracts db packaging protocol runtime service simulation supervisor)
+others = $(addprefix tests/,engines examples faults front system web)
 python = .venv/bin/python
 
 help:

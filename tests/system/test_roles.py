@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from books import check_books
-from real_site import Site, jid_of, req_id, spec, until
+from loop_lag import check_lag
+from real_site import Site, ended, jid_of, req_id, spec, until
 
 ROOMY = ("resources.local_cpu=16", "resources.local_memory_mb=8000", "slots.op_run=8")
 
@@ -50,12 +51,18 @@ def python(text: str) -> list[str]:
     return ["python3", "-c", text]
 
 
+@pytest.fixture(scope="module")
+def house() -> Iterator[Site]:
+    with ended(check_lag) as sites:
+        sites.append(Site(ROOMY))
+        yield sites[0].start()
+
+
 @pytest.fixture
-def roomy(make_site: Callable[..., Site]) -> Iterator[Site]:
-    """A site with room for gangs. Afterwards the books are checked."""
-    site = make_site(*ROOMY).start()
-    yield site
-    check_books(site)
+def roomy(house: Site) -> Iterator[Site]:
+    """A site with room for gangs, shared by the tests. After each the books are checked."""
+    yield house
+    check_books(house)
 
 
 def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> dict[str, Any]:

@@ -23,7 +23,7 @@ TRACED = (
 )
 _LINE = re.compile(r"(\d+)\s+(.*)")
 _CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)(<[^>]*>)?( .*)?", re.DOTALL)
-_UNFINISHED, _RESUMED = " <unfinished ...>", re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
+_UNFINISHED, _DETACHED, _RESUMED = " <unfinished ...>", " <detached ...>", re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 
 
 class Call(NamedTuple):
@@ -88,8 +88,8 @@ def _calls(trace: Path) -> Iterator[Call]:
             pid, text = int(found[1]), found[2]
             if text.startswith(("+++", "---", "???")):
                 continue
-            if text.endswith(_UNFINISHED):
-                open_[pid] = (number, text.removesuffix(_UNFINISHED))
+            if text.endswith((_UNFINISHED, _DETACHED)):  # the latter where strace had to go before the call was over
+                open_[pid] = (number, text.removesuffix(_UNFINISHED).removesuffix(_DETACHED))
                 continue
             resumed = _RESUMED.match(text)
             began, head = open_.pop(pid) if resumed else (number, "")

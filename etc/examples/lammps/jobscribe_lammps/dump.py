@@ -124,7 +124,7 @@ def _scan(folder: Path, at: int) -> Iterator[Span]:
 def _next(file: BinaryIO, at: int) -> Span | None:
     file.seek(at)
     head = [file.readline() for _ in range(_HEAD)]
-    if not head[-1].endswith(b"\n"):
+    if not all(line.endswith(b"\n") for line in head):  # it is being written, perhaps between two of these reads
         return None
     wanted = b"ITEM: ATOMS " + " ".join(ATOM).encode()
     if head[0] != b"ITEM: TIMESTEP\n" or head[-1].strip() != wanted:
