@@ -60,6 +60,7 @@ class Keeper:
         self.hello: dict[str, Any] = {}
         #: a number that stands in the arguments of a test's long sleeps: finds its processes without asking the product
         self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
+        self._woken: set[int] = set()
 
     # ---- processes
 
@@ -132,8 +133,19 @@ class Keeper:
 
     def wake(self) -> None:
         """End a job's long sleep (waits for it to begin)."""
-        sleeping = until(lambda: [p for p in self.naps() if p.cmdline()[:1] == ["sleep"]])
+        # one that was woken before may be seen for a moment more
+        sleeping = until(lambda: [p for p in self.sleepers() if p.pid not in self._woken])
+        self._woken.add(sleeping[0].pid)
         sleeping[0].kill()
+
+    def sleepers(self) -> list[psutil.Process]:
+        """Of these, the ones that sleep by themselves."""
+        out = []
+        for p in self.naps():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if p.cmdline()[:1] == ["sleep"]:
+                    out.append(p)
+        return out
 
     def log(self) -> str:
         return (self.place / "keeper.log").read_text()

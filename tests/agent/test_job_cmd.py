@@ -323,7 +323,7 @@ def test_an_app_that_hangs_in_progress_is_not_waited_for(runs: Runs) -> None:
 
 def test_a_stop_ends_app_and_code_at_once(runs: Runs, keeper: Keeper) -> None:
     token = runs.launch("counting", sh="sleep $NAP & sleep $NAP; touch never")
-    until(lambda: len([p for p in keeper.naps() if p.cmdline()[:1] == ["sleep"]]) == 2)
+    until(lambda: len(keeper.sleepers()) == 2)
     keeper.stop(token, grace=10.0)
     end = keeper.end_of(token)
     assert (end.stop_reason, end.signal, end.survivors_killed) == ("cancel", signal.SIGTERM, 0)
