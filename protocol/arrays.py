@@ -105,11 +105,6 @@ def index_of(jid: str) -> tuple[str, int | None]:
     return match[1], int(match[2])
 
 
-def group_of(text: str) -> str:
-    """The simulation id that `text` names: itself, a group `<uid>-<sid>`, a computeJid or a task of one."""
-    return text.split("/", 1)[0].split("-")[1] if "-" in text else text
-
-
 def prefix_of(uid: str, sid: str) -> str:
     """What the computeJids of a group begin with, and no others."""
     return f"{uid}-{sid}-"

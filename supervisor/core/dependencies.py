@@ -61,7 +61,7 @@ def forget(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
 
 def noticed(turn: Turn) -> None:
     """Jobs changed in this decision: are there some that others wait for?"""
-    for jid in turn.touched.keys() & turn.world.followers.keys():
+    for jid in sorted(turn.touched.keys() & turn.world.followers.keys()):
         if any(_ended(turn.touched[jid], serial) is not None for serial in turn.world.followers[jid]):
             turn.ask(SetTimer(("follow", jid), 0.0))
 

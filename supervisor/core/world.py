@@ -120,7 +120,7 @@ class Hold(msgspec.Struct):
     since: float
     probes: dict[AgentKey, OpId] = {}
     free: set[AgentKey] = msgspec.field(default_factory=set)
-    #: probes so far, of all gangs that this ticket was
+    #: probes so far
     tries: int = 0
 
 
