@@ -1,0 +1,59 @@
+"""`pool show` and `pool check`: the hosts of container drivers, as the supervisor sees them."""
+
+from typing import Any
+
+from .quantities import moment
+from .session import command, session
+
+_HEADS = ("HOST", "STATE", "SINCE", "VERSION", "SEQUENTIAL", "PARALLEL", "AGENTS", "TASKS", "CPU", "MEMORY MB", "GPU", "PLANS")
+_NONE = "this supervisor has no pool: name docker in drivers.use, and its hosts in docker.pool (see docs/docker.md)"
+
+
+@command()
+def show() -> None:
+    """Show the hosts of the pool: up or down since when, and what is used of what there is.
+
+    SEQUENTIAL and PARALLEL: runs at once in agents. CPU, MEMORY MB and GPU: held by tasks in containers of their own.
+    """
+    s = session()
+    hosts = s.client().operating.pool()
+    if s.screen.json:
+        s.screen.value("jobscribe.pool/1", {"items": hosts})
+        return
+    if not hosts:
+        s.screen.say(_NONE)
+        return
+    s.screen.table(_HEADS, [_row(h) for h in hosts])
+    for host in hosts:
+        if host["state"] != "up":
+            s.screen.say(f"{host['host']}: {host['detail']}")
+
+
+@command()
+def check() -> None:
+    """Use each host as a run would: certificates, daemon, image. Exits with 1 when something is wrong."""
+    s = session()
+    problems = s.client().operating.pool_check()
+    if s.screen.json:
+        s.screen.value("jobscribe.pool.check/1", {"ok": not problems, "items": problems})
+    else:
+        for problem in problems:
+            s.screen.line(problem)
+        if not problems:
+            s.screen.say("every host of the pool can be used" if s.client().operating.pool() else _NONE)
+    if problems:
+        raise SystemExit(1)
+
+
+def _row(host: dict[str, Any]) -> list[str]:
+    slots, agents_mb = host["slots"], host["agentsMb"]
+    memory = f" ({agents_mb[0]}/{agents_mb[1]} MB)" if agents_mb[1] is not None else ""
+    return [
+        host["host"], host["state"], "-" if host["since"] is None else moment(host["since"]), host["version"] or "-",
+        _of(slots["sequential"]), _of(slots["parallel"]), f"{host['agents']}{memory}", str(host["tasks"]),
+        _of(host["cpu"]), _of(host["memoryMb"]), _of(host["gpus"]), " ".join(host["plans"]) or "-",
+    ]
+
+
+def _of(pair: list[int]) -> str:
+    return f"{pair[0]}/{pair[1]}"

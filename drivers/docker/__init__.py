@@ -1,0 +1,1 @@
+"""Agents and tasks in containers, on a pool of Docker hosts."""

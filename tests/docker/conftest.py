@@ -1,0 +1,114 @@
+"""Real Docker hosts for the tests of this folder. Where there can be none, all of them are left out, and say why."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+for folder in (HERE, HERE.parent / "system", HERE.parent / "faults"):
+    sys.path.insert(0, str(folder))
+
+# ruff: noqa: E402
+from hosts import SCRIPT, Host, Hosts, Sites, sites
+from real_site import Site, add_logs
+
+
+def _why_not() -> str:
+    """Why there can be no hosts here; nothing if there can."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DOCKER_")}
+    done = subprocess.run([SCRIPT, "check"], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    return done.stderr.strip() if done.returncode else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever is first waits for both hosts and all images."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where processes share the tests: one has the hosts, one has the cluster of tests/slurm; of the other folders each file is whole in one."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByEngine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((name for name in ("docker", "slurm") if file.startswith(f"tests/{name}/")), file)
+
+    return ByEngine(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    add_logs(report)
+    return report
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Hosts]:
+    """Both hosts, up, with all images."""
+    if reason := _why_not():
+        pytest.skip(f"no Docker hosts of one's own: {reason}")
+    hosts = Hosts()
+    try:
+        hosts.up()
+        yield hosts
+    finally:
+        hosts.clean()
+
+
+@pytest.fixture
+def host_a(pool: Hosts) -> Iterator[Host]:
+    """The first host; afterwards it is well again, whatever was done to it."""
+    yield pool.hosts["a"]
+    pool.hosts["a"].well()
+
+
+@pytest.fixture
+def host_b(pool: Hosts) -> Iterator[Host]:
+    yield pool.hosts["b"]
+    pool.hosts["b"].well()
+
+
+@pytest.fixture
+def docker(pool: Hosts) -> tuple[str, ...]:
+    """The docker command of the first host."""
+    return pool.hosts["a"].command
+
+
+@pytest.fixture
+def image(pool: Hosts) -> str:
+    """The image with jobscribe's agent; it is on both hosts."""
+    return pool.image
+
+
+@pytest.fixture
+def docker_sites(pool: Hosts) -> Iterator[Sites]:
+    """For several supervisors, or one that is not started yet: `docker_sites.make(*sets, use=..., pool={...})`."""
+    with sites(pool) as made:
+        yield made
+
+
+@pytest.fixture
+def make_docker_site(docker_sites: Sites) -> Callable[..., Site]:
+    """`make_docker_site(*sets, pool={...})`: a supervisor that runs, with the driver docker alone. Nothing of it is left afterwards."""
+
+    def make(*sets: str, **options: Any) -> Site:
+        return docker_sites.make(*sets, **options).start()
+
+    return make
+
+
+@pytest.fixture
+def docker_site(make_docker_site: Callable[..., Site]) -> Site:
+    """One with both hosts."""
+    return make_docker_site()

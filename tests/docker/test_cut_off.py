@@ -1,0 +1,103 @@
+"""A host that nobody reaches for a while: firewall rules between it and the supervisor, and its relay silent. What runs there runs on."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from hosts import Host, Hosts
+from places import SOAK
+from real_site import fresh_nap, naps, until
+from yard import AGENT, CODE, GONE_SECS, LOST_SECS, TASK, USERS, Case, Yard, check_next, ended, yards
+
+PINGS = ("limits.ping_interval_secs=1", "limits.ping_timeout_secs=1")
+
+
+@pytest.fixture(scope="module")
+def house(pool: Hosts) -> Iterator[Yard]:
+    with yards(pool, *PINGS) as yard:
+        yield yard
+
+
+@pytest.fixture
+def yard(house: Yard, host_a: Host, host_b: Host) -> Iterator[Yard]:
+    """Its hosts are well again afterwards; then books and witnesses are checked."""
+    yield house
+    for host in (host_a, host_b):
+        host.well()
+    print(house.check())
+
+
+@contextlib.contextmanager
+def cut_off(host: Host, way: str) -> Iterator[None]:
+    """Neither its daemon nor the agents on it can be reached."""
+    (relay,) = host.containers("jobscribe.part=relay", running=True)
+    pid = host.inspect(relay)["State"]["Pid"]
+    host.cut(way)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        host.mend()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["drop", "reject"] if SOAK else ["drop"])
+def test_nothing_is_false_lost_or_doubled_and_others_are_served(yard: Yard, host_a: Host, host_b: Host, way: str) -> None:
+    """What is canceled meanwhile is canceled for good, also when the supervisor dies then, and carried out when its host is back."""
+    nap = fresh_nap()
+    here, there = USERS[:2]
+    unwanted = [Case(yard, place, f"sleep {nap} & sleep {nap}", uid=here, graceSecs=0.5, deaf=True) for place in (AGENT, TASK)]
+    jobs = [Case(yard, place, uid=here) for place in (AGENT, TASK) for _ in range(2)]
+    others = [Case(yard, AGENT, uid=there)]
+    unwanted[0].submit().started()
+    for case in (*others, unwanted[1], *jobs):
+        case.submit()
+    for case in (*unwanted, *others, *jobs):
+        case.started()
+    for case in (*unwanted, *jobs):
+        assert case.on(host_a), "the first one's user is on the first host, and his tasks"
+    assert others[0].on(host_b)
+    stay, end = jobs[::2], jobs[1::2]
+    stamps = {case: case.witness.stamps(case.run) for case in (*stay, *others)}
+    with cut_off(host_a, way):
+        until(lambda: _said([*stay, *end, *unwanted], ("running", False)), "of what is there nothing is known", LOST_SECS)
+        assert _said(others, ("running", True))
+        for case in end:
+            until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
+        for case in unwanted:
+            assert case.witness.heard(yard.site.cancel(case.run))["state"] == "canceled"
+        assert len(naps(nap)) == 4, "nobody can reach them"
+        if way == "reject":
+            yard.restart()
+        elsewhere = [Case(yard, place).submit().started() for place in (AGENT, TASK)]
+        assert all(case.on(host_b) for case in elsewhere)
+        until(lambda: _said([*stay, *end], ("running", False)) and _said(others, ("running", True)), "the others are known", LOST_SECS)
+        assert {case.status()["state"] for case in unwanted} == {"canceled"}
+    begun = time.monotonic()
+    until(lambda: _never_again(unwanted) and not naps(nap), "what was canceled is gone", LOST_SECS + GONE_SECS)
+    gone = time.monotonic() - begun
+    for case, said in ended(end, LOST_SECS, go=False).items():
+        assert (said["exit"]["code"], said["exit"]["source"]) == (CODE, "keeper" if case.place == AGENT else "script"), said
+    until(lambda: _said([*stay, *others], ("running", True)), "everything is known again", LOST_SECS)
+    print(f"{way}: what was canceled is gone {gone:.1f} s after the host is back, all is known after {time.monotonic() - begun:.1f} s")
+    assert {case: case.witness.stamps(case.run) for case in (*stay, *others)} == stamps
+    assert {s["exit"]["code"] for s in ended([*stay, *others, *elsewhere]).values()} == {CODE}
+    assert {s["state"] for s in ended(unwanted).values()} == {"canceled"}
+    check_next([*stay, *unwanted])
+
+
+def _said(cases: list[Case], wanted: tuple[str, bool]) -> bool:
+    """Nothing else than this state is ever said."""
+    said = [case.status() for case in cases]
+    assert {s["state"] for s in said} == {wanted[0]}, said
+    return all(s["known"] == wanted[1] for s in said)
+
+
+def _never_again(cases: list[Case]) -> bool:
+    said = [case.status() for case in cases]
+    assert {s["state"] for s in said} == {"canceled"}, said
+    return True

@@ -1,0 +1,163 @@
+"""A Docker daemon that is killed, frozen, stopped, or comes back to find nothing: its containers go on, and what is said stays true."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from hosts import Host, Hosts
+from places import share
+from real_site import until
+from yard import AGENT, CODE, LOST_SECS, TASK, Case, Yard, check_next, crowd, ended, killed, yards
+
+FROZEN_SECS = share(10, 30)
+
+
+@pytest.fixture(scope="module")
+def house(pool: Hosts) -> Iterator[Yard]:
+    with yards(pool) as yard:
+        yield yard
+
+
+@pytest.fixture
+def yard(house: Yard, host_a: Host, host_b: Host) -> Iterator[Yard]:
+    """Its hosts are well again afterwards; then books and witnesses are checked."""
+    yield house
+    for host in (host_a, host_b):
+        host.well()
+    print(house.check())
+
+
+def _told(case: Case) -> tuple[str, int | None, int | None, str | None]:
+    """After its end: state, code, signal, source."""
+    said = case.status()
+    return said["state"], said["exit"]["code"], said["exit"]["signal"], said["exit"]["source"]
+
+
+def _running(cases: list[Case], known: bool | None = None) -> bool:
+    """Nothing else is said of any than that it runs; is it said as known, as wanted?"""
+    said = [case.status() for case in cases]
+    assert {s["state"] for s in said} == {"running"} and not any(s["over"] for s in said), said
+    return known is None or all(s["known"] == known for s in said)
+
+
+@pytest.mark.timeout(300)
+def test_one_that_is_killed_comes_back_to_jobs_that_went_on(yard: Yard, host_a: Host, host_b: Host) -> None:
+    """Of those that end meanwhile the true exit is told, also where nobody but the engine could know it."""
+    jobs = crowd(yard, 2)
+    (ends, stays), (task_ends, task_stays) = jobs[AGENT, "a"], jobs[TASK, "a"]
+    others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
+    killed_task = Case(yard, TASK, uid=task_stays.uid).submit().started()
+    stamps = {case: case.witness.stamps(case.run) for case in (stays, task_stays, *others)}
+    job = killed_task.job
+    host_a.crash()
+    killed(job)
+    yard.killed.add(killed_task.jid)
+    for case in (ends, task_ends):
+        until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
+    until(lambda: _running([task_stays, task_ends], known=False), "of tasks there nothing is known", LOST_SECS)
+    elsewhere = [Case(yard, place).submit().started() for place in (AGENT, TASK)]
+    assert all(case.on(host_b) for case in elsewhere)
+    host_a.start()
+    ended([ends, task_ends, killed_task], LOST_SECS, go=False)
+    assert _told(ends) == ("error", CODE, None, "keeper") and _told(task_ends) == ("error", CODE, None, "script")
+    assert _told(killed_task)[0] == "error" and _told(killed_task)[2] in (signal.SIGKILL, None), killed_task.status()
+    on = [stays, task_stays, *others]
+    until(lambda: _running(on, known=True), "everything is known again", LOST_SECS)
+    assert {case: case.witness.stamps(case.run) for case in on} == stamps
+    assert {s["exit"]["code"] for s in ended([*on, *elsewhere]).values()} == {CODE}
+    check_next([stays, task_stays])
+
+
+@pytest.mark.timeout(300)
+def test_one_that_is_frozen_makes_nothing_false(yard: Yard, host_a: Host, host_b: Host) -> None:
+    jobs = crowd(yard, 1)
+    (agent,), (task,) = jobs[AGENT, "a"], jobs[TASK, "a"]
+    others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
+    host_a.freeze()
+    frozen = time.monotonic()
+    until(lambda: _running([task], known=False), "of the task nothing is known", LOST_SECS)
+    task.go()
+    elsewhere = Case(yard, TASK).submit().started()
+    assert elsewhere.on(host_b)
+    while time.monotonic() < frozen + FROZEN_SECS:
+        assert _running([agent, *others], known=True) and _running([task])
+        time.sleep(0.2)
+    host_a.thaw()
+    ended([task], LOST_SECS, go=False)
+    assert _told(task) == ("error", CODE, None, "script")
+    assert {s["exit"]["code"] for s in ended([agent, elsewhere, *others]).values()} == {CODE}
+
+
+@pytest.mark.timeout(300)
+def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(yard: Yard, host_a: Host, host_b: Host) -> None:
+    """Then they go to the host that comes back, whichever it is; one that is canceled meanwhile never starts."""
+    for host in (host_a, host_b):
+        host.stop()
+    site = yard.site
+
+    def down() -> bool:
+        return {n for n, h in _hosts(yard).items() if h == "down"} == {"a", "b"}
+
+    until(down, "both are said to be down", LOST_SECS)
+    cases = [Case(yard, place, "exit 0").submit() for place in (AGENT, TASK, AGENT, TASK)]
+    unwanted = cases.pop()
+    for case in cases:
+        said = until(lambda case=case: _waits(case), f"{case} says for whom it waits")  # type: ignore[misc]
+        assert "host a" in said and "host b" in said, said
+    assert site.cancel(unwanted.run)["state"] == "canceled"
+    host_b.start()
+    assert {s["state"] for s in ended(cases, LOST_SECS).values()} == {"completed"}
+    assert not host_b.containers(f"jobscribe.jid={unwanted.jid}") and not unwanted.witness.stamps(unwanted.run)
+    host_a.start()
+    until(lambda: set(_hosts(yard).values()) == {"up"}, "both are up", LOST_SECS)
+    check_next(cases)
+
+
+def _waits(case: Case) -> str | None:
+    said = case.status()
+    assert said["state"] == "pending", said
+    return str(said["jobStatusMessage"]) if said["queueState"] == "host_down" else None
+
+
+def _hosts(yard: Yard) -> dict[str, str]:
+    """What the supervisor's log said of each host last."""
+    out = {}
+    for line in yard.site.log().splitlines():
+        for name in ("a", "b"):
+            if f"docker host {name} answers" in line:
+                out[name] = "up"
+            elif f"docker host {name} is down" in line:
+                out[name] = "down"
+    return out
+
+
+@pytest.mark.timeout(300)
+def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one_goes_on(yard: Yard, host_a: Host) -> None:
+    """As after a reboot: the daemon comes back, and none of its containers runs."""
+    jobs = crowd(yard, 1)
+    lost, others = [*jobs[AGENT, "a"], *jobs[TASK, "a"]], [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
+    done = jobs[TASK, "a"][0]
+    over = Case(yard, TASK, uid=done.uid).submit().started()  # it ends before its host goes down, and nobody is told
+    first = [host_a.inspect(name)["State"]["Pid"] for name in host_a.containers("jobscribe.deployment", running=True)]
+    stamps = {case: case.witness.stamps(case.run) for case in others}
+    host_a.crash()
+    until(lambda: over.go() or not over.witness.alive(over.run), "it ends")  # type: ignore[func-returns-value]
+    for pid in first:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    yard.killed.update(case.jid for case in lost)
+    until(lambda: not any(case.witness.alive(case.run) for case in lost), "all of them are dead")
+    host_a.start()
+    begun = time.monotonic()
+    said = ended([*lost, over], LOST_SECS, go=False)
+    print(f"lost is said {time.monotonic() - begun:.1f} s after the daemon is back")
+    assert _told(over) == ("error", CODE, None, "script"), over.status()
+    for case in lost:
+        assert said[case]["state"] == "error" and said[case]["reason"] in ("lost", "signal"), said[case]
+        assert "its engine or host went down" in f"{said[case]['error']}" or "by signal 9" in f"{said[case]['error']}", said[case]
+    assert _running(others, known=True) and {case: case.witness.stamps(case.run) for case in others} == stamps
+    check_next(lost)
+    assert {s["exit"]["code"] for s in ended(others).values()} == {CODE}

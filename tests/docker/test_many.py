@@ -1,0 +1,51 @@
+"""Two users on two hosts, many short jobs each, and the supervisor dies twice while they run: none lost, none doubled."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from hosts import Hosts
+from places import dice, share
+from real_site import until
+from yard import AGENT, TASK, Case, Yard, ended, yards
+
+#: Of each user.
+JOBS = int(os.environ.get("JOBS", share(40, 200)))
+#: Every so many is a task in a container of its own.
+TASK_EVERY = 10
+UIDS = ("ManyUsrA", "ManyUsrB")
+
+
+@pytest.fixture
+def yard(pool: Hosts) -> Iterator[Yard]:
+    """Neither user's share of the pool fits on one host."""
+    host = {"cpu": 4, "memoryMb": 512, "agentsMb": 3072, "sequential": 6}
+    with yards(pool, "slots.op_run=24", host=host, sequential={"memoryMb": 256, "runs": 4}) as yard:
+        yield yard
+        print(yard.check())
+
+
+@pytest.mark.timeout(200 + 2 * JOBS * 3)
+def test_none_is_lost_and_none_is_doubled(yard: Yard) -> None:
+    chance, begun = dice("docker/many"), time.monotonic()
+    cases = []
+    for n in range(JOBS):
+        for uid in UIDS:
+            place, code = (TASK if n % TASK_EVERY == TASK_EVERY - 1 else AGENT), chance.choice((0, 0, 3))
+            cases.append((code, Case(yard, place, f"sleep 0.0{chance.randrange(10)}; exit {code}", uid=uid).submit()))
+    for over in (1, 2):
+        until(lambda over=over: _done(yard) >= over * len(cases) // 4, "a share of them is done", 60 + JOBS)  # type: ignore[misc]
+        yard.restart()
+    said = ended([case for _, case in cases], 120 + 2 * JOBS, go=False)
+    took = time.monotonic() - begun
+    for code, case in cases:
+        assert said[case]["exit"]["code"] == code, said[case]
+        assert [s.what for s in case.witness.stamps(case.run)] == ["start", "end"], str(case)
+    hosts = {path.name.rpartition("@")[2] for path in (yard.site.root / "agent").iterdir()}
+    assert hosts == {"a", "b"}, "both hosts were used"
+    print(f"{len(cases)} jobs of {len(UIDS)} users in {took:.1f} s, 2 kills of the supervisor, {hosts}")
+
+
+def _done(yard: Yard) -> int:
+    return sum(s.what == "end" for uid in UIDS for s in yard.witness(uid).stamps())
