@@ -1,0 +1,1 @@
+"""Executions that a batch scheduler starts: submitted, watched, stopped and remembered by the agent, with a keeper's promises."""

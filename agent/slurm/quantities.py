@@ -1,0 +1,60 @@
+"""Numbers as Slurm writes them: moments, durations, amounts of memory, ends of processes. What cannot be read is None."""
+
+import re
+
+_SPAN = re.compile(r"(?:(?P<d>[0-9]{1,6})-)?(?P<a>[0-9]{1,6})(?::(?P<b>[0-9]{1,2}))?(?::(?P<c>[0-9]{1,2}))?(?:\.[0-9]{1,9})?\Z")
+_SIZE = re.compile(r"(?P<n>[0-9]{1,18})(?:\.(?P<f>[0-9]{1,6}))?(?P<u>[KMGTP]?)[nc]?\Z")
+_EXIT = re.compile(r"(?P<code>[0-9]{1,10}):(?P<signal>[0-9]{1,10})\Z")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+#: The first moment that is not a mistake, and the last: 2001, and what our messages can say.
+_FIRST, _LAST = 1e9, 1e11
+
+
+def instant(text: str) -> float | None:
+    """Unix seconds. Slurms that were not asked for these write a date in a zone of their own, which is nobody's business to guess."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 13 and _FIRST <= int(text) <= _LAST else None
+
+
+def span(text: str) -> float | None:
+    """A number of seconds."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def seconds(text: str) -> float | None:
+    """`2-03:04:05`, `3:04:05`, `4:05`; `2-03` and `2-03:04` are days and hours. None: `UNLIMITED`, `NOT_SET`, `Partition_Limit`..."""
+    match = _SPAN.match(text)
+    if match is None:
+        return None
+    a, b, c = (int(n) if n is not None else None for n in (match["a"], match["b"], match["c"]))
+    days = int(match["d"]) if match["d"] is not None else None
+    if days is not None:
+        return float(((days * 24 + (a or 0)) * 60 + (b or 0)) * 60 + (c or 0))
+    if c is not None:
+        return float(((a or 0) * 60 + (b or 0)) * 60 + c)
+    return float((a or 0) * 60 + b) if b is not None else float((a or 0) * 60)
+
+
+def bytes_of(text: str) -> int | None:
+    """`12345K`, `1.5G`, `1000`."""
+    match = _SIZE.match(text)
+    if match is None:
+        return None
+    unit = _UNITS[match["u"]]
+    fraction = int(match["f"]) * unit // 10 ** len(match["f"]) if match["f"] else 0
+    found = int(match["n"]) * unit + fraction
+    return found if found < 2**62 else None
+
+
+def exit_of(text: str) -> tuple[int | None, int | None]:
+    """(code, signal) of `7:0`, `0:11`. Not more than one of the two; what no process can end with is neither.
+
+    Slurm writes 0:125 for memory that ran out, and 128 + n with a core dumped.
+    """
+    match = _EXIT.match(text)
+    if match is None:
+        return None, None
+    code, signal = int(match["code"]), int(match["signal"])
+    signal = signal - 128 if 128 < signal <= 192 else signal
+    if signal:
+        return None, signal if signal <= 64 else None
+    return (code, None) if code <= 255 else (None, None)

@@ -1,0 +1,6 @@
+"""Words of a shell line."""
+
+
+def quoted(text: str) -> str:
+    """One word, whatever is in it (but NUL)."""
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,35 @@
+"""A thread for one piece of work that would hold the loop. Nothing is left of it afterwards: those of a pool keep their last work."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """What `work` returns. Where it raises, RuntimeError tells the kind of error alone: its words and frames may know secrets."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: str | None) -> None:
+        if result.done():
+            return
+        if error is None:
+            result.set_result(value)  # type: ignore[arg-type]
+        else:
+            result.set_exception(RuntimeError(error))
+
+    def serve() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as e:
+            error = type(e).__name__
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, value, error)
+
+    threading.Thread(target=serve, name="once", daemon=True).start()
+    return await result

@@ -1,0 +1,248 @@
+"""Who dies around a batch job, and how: the job goes on, what it stamped decides, and nothing is started twice.
+
+Also what is canceled: nothing of it is left, whatever it does about it and whoever dies meanwhile.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hpc import Users
+from places import dice, share
+from real_site import fresh_nap, naps, until
+from witnessed import ALICE, BOB, CODE, GONE_SECS, TRUE_SECS, Case, House, ended, houses, true_again, well_ended
+from slurm_yard import OVER, Slurm
+
+#: Of the supervisor, with jobs under way.
+KILLS = share(2, 40)
+#: Rounds of all deaths of agents and keepers.
+ROUNDS = share(1, 8)
+#: Cancels that race with the submission.
+RACES = share(12, 400)
+GRACE_SECS = 0.5
+#: So long Slurm itself waits before it kills what it ends (KillWait of this cluster).
+KILL_WAIT_SECS = 3.0
+ALL_LICENSES = {"licenses": "solver:2"}
+
+
+@pytest.fixture(scope="module")
+def whole(_cluster: tuple[Slurm, Users]) -> Iterator[House]:
+    with houses(*_cluster) as house:
+        yield house
+
+
+@pytest.fixture
+def house(whole: House) -> Iterator[House]:
+    """Shared by the tests; after each, books and witness are checked, and the cluster is well."""
+    yield whole
+    print(whole.check())
+    whole.slurm.well()
+
+
+class Crowd:
+    """What is under way: runs that wait at their gates, and one that waits for licenses that another one has."""
+
+    def __init__(self, house: House, each: int = 1) -> None:
+        self.running = [Case(house, uid=uid) for uid in (ALICE, BOB) for _ in range(each)]
+        self.holds = Case(house, uid=ALICE, batch=ALL_LICENSES)
+        self.waits = Case(house, uid=BOB, batch=ALL_LICENSES)
+        for case in (*self.running, self.holds):
+            case.submit()
+        for case in (*self.running, self.holds):
+            case.started()
+        self.waits.submit().queued()
+
+    def true_again(self) -> float:
+        """Nothing false is ever said. Returns the seconds until everything is known."""
+        begun = time.monotonic()
+        true_again([*self.running, self.holds])
+        true_again([self.waits], "pending")
+        assert all(case.alive for case in (*self.running, self.holds)) and not self.waits.starts
+        return time.monotonic() - begun
+
+    def end(self) -> None:
+        well_ended(ended([*self.running, self.holds, self.waits]))
+
+
+@pytest.mark.timeout(200 + KILLS * 20)
+def test_kills_of_the_supervisor_touch_no_job(house: House) -> None:
+    crowd, slowest, chance = Crowd(house, share(1, 5)), 0.0, dice("slurm/kills")
+    for n in range(KILLS):
+        short = Case(house, "sleep 0.1", uid=(ALICE, BOB)[n % 2]).submit()
+        time.sleep(chance.choice((0.0, chance.random(), 2 * chance.random())))
+        house.restart()
+        slowest = max(slowest, crowd.true_again())
+        well_ended(ended([short]), 0)
+    print(f"{KILLS} kills of the supervisor under {len(crowd.running) + 2} jobs: all kept, true again within {slowest:.1f} s")
+    crowd.end()
+
+
+#: Who dies, of each of the two users.
+DEATHS: dict[str, Callable[[House], list[int]]] = {
+    "an agent, and another one's keeper": lambda house: [house.agent(ALICE), house.keeper(BOB)],
+    "agent and keeper at once": lambda house: [pid for uid in (ALICE, BOB) for pid in (house.agent(uid), house.keeper(uid))],
+}
+
+
+@pytest.mark.timeout(300 * ROUNDS)
+def test_agents_and_keepers_die_and_their_jobs_are_adopted(house: House) -> None:
+    """One job ends while nobody looks: the agent stands still until it dies. At last everything dies: a power cut of their machine."""
+    for _ in range(ROUNDS):
+        crowd = Crowd(house)
+        for who, deed in (*DEATHS.items(), ("a reboot of the supervisor's machine", None)):
+            unseen = [Case(house, uid=uid).submit() for uid in (ALICE, BOB)]
+            for case in unseen:
+                case.started()
+            victims = deed(house) if deed else []
+            for uid in (ALICE, BOB):
+                os.kill(house.agent(uid), signal.SIGSTOP)
+
+            def over(unseen: list[Case] = unseen) -> bool:
+                for case in unseen:
+                    case.go()
+                return not any(case.alive for case in unseen)
+
+            until(over, "they have ended")
+            begun = house.reboot() if deed is None else time.monotonic()
+            house.kill(*victims)
+            for uid in (ALICE, BOB):  # one whose keeper has died goes on
+                for pid in house.agents(uid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+            well_ended(ended(unseen))
+            told, true = time.monotonic() - begun, crowd.true_again()
+            print(f"{who}: what ended meanwhile was told after {told:.1f} s, {true:.1f} s later all was known")
+        crowd.end()
+
+
+TRICKS = (
+    "killed before", "killed after", "both killed after", "killed while it waits", "answer lost", "no answer", "taken late", "taken twice",
+)
+
+
+@pytest.mark.timeout(400)
+def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> None:
+    """Whatever Slurm has, once or twice: each token was started once, and its end is told."""
+    begun, cases = time.monotonic(), {what: Case(house, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)}
+    for what, case in cases.items():
+        house.trick(case, what)
+        case.submit()
+        until(lambda case=case: house.played(case), what, TRUE_SECS)  # type: ignore[misc]
+    for case in cases.values():
+        case.started(100)
+    well_ended(ended(cases.values()))
+    until(lambda: all(j.state in OVER for case in cases.values() for j in case.jobs), "Slurm has ended all that it took", 60, 0.2)
+    had = {what: len(case.jobs) for what, case in cases.items()}
+    print(f"{len(cases)} tricks in {time.monotonic() - begun:.1f} s; jobs that Slurm had of each: {had}")
+    assert had["taken twice"] == 2 and had["killed after"] == 1 and all(n <= 2 for n in had.values()), had
+
+
+# ---- Slurm's own nodes
+
+
+@pytest.mark.timeout(300)
+def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(house: House) -> None:
+    """Its slurmd is killed first, and is back: that ends nothing."""
+    old, new = Case(house, batch={"constraint": "old"}), Case(house, uid=BOB, batch={"constraint": "new"})
+    for case in (old, new):
+        case.submit()
+    for case in (old, new):
+        case.started()
+    node = old.jobs[0].nodes
+    assert node != new.jobs[0].nodes
+    house.slurm.kill(node)
+    house.slurm.start(node)
+    true_again([old, new])
+    house.slurm.crash(node)
+    house.slurm.set_down(node)
+    house.killed.add(old.jid)
+    begun = time.monotonic()
+    (status,) = ended([old], go=False).values()
+    print(f"the loss of a node was told {time.monotonic() - begun:.1f} s after Slurm knew of it: {status['error']}")
+    assert (status["state"], status["batch"]["state"]) == ("error", "NODE_FAIL") and node in status["error"], status
+    house.slurm.boot(node)
+    house.slurm.resume(node)
+    true_again([new])
+    well_ended(ended([new, Case(house, batch={"constraint": "old"}).submit()]))
+
+
+# ---- cancels
+
+ZOO = {
+    "deaf": "sleep NAP & while :; do sleep NAP; done",
+    "setsid": "( setsid sh -c 'sleep NAP & exec sleep NAP' & ) ; sleep NAP & wait",
+    "forks twice": "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&-; /bin/sleep NAP & exec /bin/sleep NAP' & ) ; sleep NAP & wait",
+    "stopped": "setsid sh -c 'sleep NAP & kill -STOP $! $$; sleep NAP' x NAP & sleep NAP & kill -STOP $$; wait",
+    "a step": "srun -n1 sh -c 'trap \"\" TERM; setsid sleep NAP & sleep NAP' & sleep NAP & wait",
+}
+
+
+@pytest.mark.timeout(200)
+def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after_the_answer(house: House) -> None:
+    own = {name: fresh_nap() for name in ZOO}
+    zoo = {
+        name: Case(house, text.replace("NAP", own[name]), uid=(ALICE, BOB)[n % 2], graceSecs=GRACE_SECS, deaf=True)
+        for n, (name, text) in enumerate(ZOO.items())
+    }
+    for case in zoo.values():
+        case.submit()
+    for case in zoo.values():
+        case.started()
+    until(lambda: all(len(naps(nap)) >= 2 for nap in own.values()), "all of them are there")
+    holds, waits = Case(house, batch=ALL_LICENSES).submit().started(), Case(house, batch=ALL_LICENSES).submit().queued()
+    half = len(zoo) // 2
+    _gone(house, {name: zoo[name] for name in list(zoo)[:half]}, own, None)
+    assert waits.cancel()["state"] == "canceled"
+    _gone(house, {name: zoo[name] for name in list(zoo)[half:]}, own, house.restart)
+    for case, said in ended([*zoo.values(), waits], go=False).items():
+        assert (said["state"], said["reason"], said["exit"]["stopReason"]) == ("canceled", "cancel", "cancel"), (str(case), said)
+    assert not waits.starts and {j.state for case in (*zoo.values(), waits) for j in case.jobs} == {"CANCELLED"}
+    well_ended(ended([holds]))
+
+
+def _gone(house: House, zoo: dict[str, Case], own: dict[str, str], besides: Callable[[], float] | None) -> None:
+    """They are canceled. besides: what happens after the answers."""
+    begun, gone = time.monotonic(), dict[str, float]()
+    for case in zoo.values():
+        assert case.cancel()["state"] == "canceled"
+    if besides is not None:
+        besides()
+
+    def look() -> bool:
+        for name in zoo:
+            if name not in gone and not naps(own[name]):
+                gone[name] = time.monotonic() - begun
+        return len(gone) == len(zoo)
+
+    until(look, "nothing of any is left", GRACE_SECS + KILL_WAIT_SECS + GONE_SECS + (0 if besides is None else TRUE_SECS))
+    print(f"gone after the first answer{'' if besides is None else ', a restart of the supervisor included'} (seconds): "
+          + ", ".join(f"{name} {secs:.1f}" for name, secs in gone.items()))
+
+
+@pytest.mark.timeout(200 + RACES * 8)
+def test_cancels_that_race_with_the_submission(house: House) -> None:
+    chance, nap, last = dice("slurm/races"), fresh_nap(), 0.0
+    cases: list[Case] = []
+    while len(cases) < RACES:
+        batch = [Case(house, f"setsid sleep {nap} & sleep {nap}", uid=(ALICE, BOB)[n % 2], graceSecs=GRACE_SECS, deaf=True) for n in range(6)]
+        for case in batch:
+            case.submit()
+            time.sleep(chance.choice((0, chance.random() * 0.1, chance.random() * 0.5, chance.random())))
+            assert case.cancel()["state"] == "canceled"
+        begun = time.monotonic()
+        match len(cases) // len(batch) % 3:
+            case 0:
+                house.restart()
+            case 1:
+                house.kill(house.agent(ALICE), house.agent(BOB))
+        for case, said in ended(batch, go=False).items():
+            assert (said["state"], said["reason"]) == ("canceled", "cancel"), (str(case), said)
+        assert naps(nap) == [], "nothing of any is left"
+        last = max(last, time.monotonic() - begun)
+        cases += batch
+    until(lambda: all(j.state in OVER for case in cases for j in case.jobs), "Slurm has ended all that it took", 60, 0.2)
+    print(f"{len(cases)} races, {sum(bool(c.starts) for c in cases)} had started; over after {last:.1f} s at the latest, deaths included")
+    well_ended(ended([Case(house, f"exit {CODE}").submit()]))

@@ -1,0 +1,74 @@
+"""A web client, the front door, and a real login node: what Sirepo's own tests of batch runs ask for, and where what was typed is found afterwards."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hpc import Sshd, Users
+from real_site import Site, until
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "web"))
+
+from web_site import ANN, BOB, Browser, Web
+
+WISH = {"simulationType": "myapp", "simulationId": "sim00001", "report": "heightWeightReport"}
+BATCH = {"jobRunMode": "sbatch", "sbatchQueue": "batch", "sbatchHours": 0.05, "sbatchNodes": 1, "sbatchCores": 1}
+
+
+@pytest.fixture
+def site(make_cluster_site: Callable[..., Site]) -> Site:
+    return make_cluster_site(clusters={"lab": {"access": "ssh", "link": "direct"}})
+
+
+@pytest.fixture
+def web(site: Site) -> Iterator[Web]:
+    web = Web(str(site.root))
+    yield web
+    web.close()
+
+
+def asked(browser: Browser) -> dict[str, Any]:
+    said: dict[str, Any] = browser.said("/run-simulation", {**WISH, "models": {WISH["report"]: BATCH}})
+    return said
+
+
+def login(browser: Browser, username: str, **secrets: str) -> dict[str, Any]:
+    said: dict[str, Any] = browser.said("/sbatch-login", {**WISH, "sbatchCredentials": {"username": username, "otp": "", **secrets}})
+    return said
+
+
+def reason(said: dict[str, Any]) -> str:
+    assert said["state"] == "srException" and said["srException"]["routeName"] == "sbatchLogin", said
+    return str(said["srException"]["params"]["reason"])
+
+
+def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(web: Web, site: Site, sshd: Sshd, hpc_users: Users) -> None:
+    ann, name, right = web.as_(ANN), hpc_users["one"], hpc_users.password
+    first = asked(ann)
+    assert reason(first) == "no-creds" and first["run"]["state"] == "pending"
+    assert ann.said("/sbatch-login-status", WISH)["ready"] is False
+    sshd.stop()
+    assert reason(login(ann, name, password=right, otp=hpc_users.code("one"))) == "general-connection-error"
+    sshd.start()
+    before = sshd.failures("one")
+    wrong = login(ann, name, password="canary-wrong-4711", otp=hpc_users.code("one"))
+    assert reason(wrong) == "invalid-creds" and "127.0.0.1" in wrong["srException"]["params"]["sentence"]
+    until(lambda: sshd.failures("one") > before, "its log tells of it")
+    code = hpc_users.code("one")
+    assert login(ann, name, password=right, otp=code)["loginSuccess"]
+    until(lambda: ann.said("/sbatch-login-status", WISH)["ready"], "signed in")
+    assert ann.said("/sbatch-login-status", WISH)["user"] == name and sshd.failures("one") == before + 1, "one answer for each attempt"
+    assert reason(asked(web.as_(BOB))) == "no-creds", "nobody else is"
+
+    # the run that waited goes on by itself
+    def state() -> dict[str, Any]:
+        said: dict[str, Any] = ann.said("/run-status", first["run"]["nextRequest"])
+        return said
+
+    done = until(lambda: (s := state())["state"] not in ("pending", "running") and s, "it has run", 120)
+    assert done["state"] == "completed" and done["batch"]["jobId"] and "resultError" not in done, done
+    # of what was typed nothing is in any file that the supervisor keeps, nor in what the front end logs
+    left = [str(p) for p in site.root.rglob("*") if p.is_file() for secret in (right, code, "canary-wrong-4711") if secret.encode() in p.read_bytes()]
+    assert left == [] and not any(secret in web.lines.text() for secret in (right, code, "canary-wrong-4711"))

@@ -1,0 +1,285 @@
+"""Slurm's daemons away, or silent: nothing is concluded from that, what was asked meanwhile is done afterwards, and every end is told then.
+
+So a query that fails, once or again and again, gives no run a state that it has not (RUN-12 of the reference's list of checks).
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import readable
+from hpc import Users
+from places import SOAK, share
+from real_site import until
+from witnessed import ALICE, BOB, CALL_SECS, POLL_SECS, TOLD_SECS, Case, House, ended, houses, true_again, well_ended
+from slurm_yard import OVER, Slurm
+
+from jobscribe.cli.insight import told
+
+#: Silence is noticed so soon.
+NOTICED_SECS = (POLL_SECS + 3 * CALL_SECS) * 5
+#: A silent connection is given up after a few of these.
+PING_SECS = 2.0
+ROUNDS = share(1, 5)
+ALL_LICENSES = {"licenses": "solver:2"}
+
+
+@pytest.fixture(scope="module")
+def whole(_cluster: tuple[Slurm, Users]) -> Iterator[House]:
+    with houses(*_cluster, f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS}") as house:
+        yield house
+
+
+@pytest.fixture
+def house(whole: House) -> Iterator[House]:
+    """Shared by the tests; after each, the cluster is well, and books and witness are checked."""
+    yield whole
+    whole.slurm.well()
+    print(whole.check())
+
+
+class Scene:
+    """Runs in every state, of both users, before an outage; and what becomes of them in it."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.runs, self.ends = Case(house, uid=ALICE), Case(house, uid=BOB)
+        self.canceled = Case(house, uid=ALICE, deaf=True, graceSecs=0.5)
+        self.holds = Case(house, uid=BOB, batch=ALL_LICENSES)
+        self.waits, self.never = Case(house, uid=ALICE, batch=ALL_LICENSES), Case(house, uid=BOB, batch=ALL_LICENSES)
+        self.late, self.late_canceled = Case(house, uid=ALICE), Case(house, uid=BOB)
+        for case in (self.runs, self.ends, self.canceled, self.holds):
+            case.submit()
+        for case in (self.runs, self.ends, self.canceled, self.holds):
+            case.started()
+        for case in (self.waits, self.never):
+            case.submit().queued()
+        self._saved()
+
+    def _saved(self) -> None:
+        """The controller writes down what it knows a few seconds later than it says so; what it loses before is lost (see the last test)."""
+        slurm, since = self.house.slurm, time.time()
+        slurm.ask("scontrol", "update", f"jobid={self.waits.jobs[0].id}", "nice=1")
+        until(lambda: (slurm.place / "state" / "job_state").stat().st_mtime > since, "the controller has written down all jobs", 60)
+
+    def meanwhile(self) -> None:
+        """One ends, one is submitted, and three are canceled: one that runs, one that waits, one that Slurm never heard of."""
+        self.late.submit()
+        self.late_canceled.submit()
+        for case in (self.canceled, self.never, self.late_canceled):
+            assert case.cancel()["state"] == "canceled"
+
+        def over() -> bool:
+            self.ends.go()
+            return not self.ends.alive
+
+        until(over, "it has ended")
+
+    def unknown(self) -> float:
+        """Says that it is not known, since when, and nothing else. Returns the seconds until then."""
+        begun = time.monotonic()
+
+        def said() -> bool:
+            running, waiting = self.runs.status(), self.waits.status()
+            assert (running["state"], waiting["state"]) == ("running", "pending") and not running["over"] and not waiting["over"], (running, waiting)
+            silent = [s for s in (running, waiting) if not s["known"] and s["since"] is not None and s["batch"].get("unknownSince")]
+            return len(silent) == 2
+
+        until(said, "it says that nothing is known", NOTICED_SECS)
+        took = time.monotonic() - begun
+        for case, cause in ((self.runs, "running"), (self.waits, "slurm")):
+            self._explained(case, cause)
+        return took
+
+    def _explained(self, case: Case, cause: str) -> None:
+        """Nobody is said to have failed; since when nobody knows, and what was known last."""
+        why = self.house.site.post("job-why", uid=case.uid, computeJid=case.jid)
+        readable.check(why, text := "\n".join(told(case.jid, why)))
+        assert why["cause"] == cause and "what is said here is the last that is known" in text, text
+        assert "is not in the queue" not in text and "env did not answer" not in text, text
+        assert "nobody can ask the scheduler of " in text or "nobody can ask its agent since " in text, text
+
+    def true_again(self) -> float:
+        begun = time.monotonic()
+        true_again([self.runs, self.holds], secs=TOLD_SECS)
+        true_again([self.waits], "pending", secs=TOLD_SECS)
+        return time.monotonic() - begun
+
+    def afterwards(self) -> float:
+        """Seconds until the ends are told."""
+        begun = time.monotonic()
+        well_ended(ended([self.ends]))
+        canceled = ended([self.canceled, self.never, self.late_canceled], go=False)
+        told = time.monotonic() - begun
+        assert {(s["state"], s["reason"]) for s in canceled.values()} == {("canceled", "cancel")}, canceled
+        assert not self.canceled.alive and not self.never.starts and not self.late_canceled.starts
+        assert self.runs.alive and self.holds.alive
+        well_ended(ended([self.runs, self.holds, self.waits, self.late]))
+        cases = (self.runs, self.ends, self.canceled, self.holds, self.waits, self.never, self.late, self.late_canceled)
+        until(lambda: all(j.state in OVER for c in cases for j in c.jobs), "Slurm has ended all that it took", 60, 0.2)
+        return told
+
+
+#: What is done, how it is undone, and whether nobody can be asked meanwhile.
+Outage = tuple[Callable[[Slurm], Any], Callable[[Slurm], Any], bool]
+OUTAGES: dict[str, Outage] = {
+    "slurmctld is killed": (lambda s: s.kill("slurmctld"), lambda s: s.start("slurmctld"), True),
+    "slurmctld is frozen": (lambda s: s.freeze("slurmctld"), lambda s: s.thaw("slurmctld"), True),
+    "munged is killed": (lambda s: s.kill("munged"), lambda s: s.start("munged"), True),
+    "slurmdbd is frozen": (lambda s: s.freeze("slurmdbd"), lambda s: s.thaw("slurmdbd"), False),
+    "slurmdbd is killed": (lambda s: s.kill("slurmdbd"), lambda s: s.start("slurmdbd"), False),
+}
+#: Who dies in the midst of it, besides.
+ALSO: dict[str, Callable[[House], Any]] = {
+    "slurmctld is frozen": lambda house: house.restart(),
+    "slurmctld is killed": lambda house: house.kill(house.agent(ALICE), house.agent(BOB)),
+}
+
+
+#: One after the other, with ends and cancels under way that the first one has held up; in a soak all of them, and each alone as well.
+WAYS = {"in a row": tuple(OUTAGES), **{what: (what,) for what in OUTAGES}} if SOAK else {"in a row": ("slurmctld is killed", "slurmdbd is killed")}
+
+
+@pytest.mark.timeout(300 * ROUNDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_concluded_from_silence(house: House, way: str) -> None:
+    for _ in range(ROUNDS):
+        scene = Scene(house)
+        for n, what in enumerate(WAYS[way]):
+            begin, end, silent = OUTAGES[what]
+            began = time.monotonic()
+            begin(house.slurm)
+            if n == 0:
+                scene.meanwhile()
+            if what in ALSO:
+                ALSO[what](house)
+            if silent:
+                noticed = f"said so after {scene.unknown():.1f} s, "
+            else:
+                noticed = ""
+                true_again([scene.runs, scene.holds])
+            lasted = time.monotonic() - began
+            end(house.slurm)
+            print(f"{what} for {lasted:.1f} s: {noticed}true again after {scene.true_again():.1f} s")
+        print(f"all ends told {scene.afterwards():.1f} s after the last was over")
+
+
+@pytest.mark.timeout(300)
+def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(house: House) -> None:
+    """It ended while the agent stood still; accounting is away when the agent looks again."""
+    slurm = house.slurm
+    own, by_hand, runs = (Case(house).submit().started() for _ in range(3))
+    with slurm.forgetting():
+        agent = house.agent(ALICE)
+        os.kill(agent, signal.SIGSTOP)
+        slurm.cancel(by_hand.jobs[0].id)
+        house.killed.add(by_hand.jid)
+
+        def over() -> bool:
+            own.go()
+            return not own.alive and not by_hand.alive
+
+        until(over, "they have ended")
+        until(lambda: not own.jobs and not by_hand.jobs, "squeue has forgotten them", 60, 0.2)
+        slurm.kill("slurmdbd")
+        os.kill(agent, signal.SIGCONT)
+        until(lambda: not by_hand.status()["known"], "it says that nothing is known", NOTICED_SECS)
+        assert by_hand.status()["state"] == "running" and runs.status()["state"] == "running"
+        slurm.start("slurmdbd")
+        begun = time.monotonic()
+        said = ended([own, by_hand], go=False)
+        print(f"what squeue had forgotten was told {time.monotonic() - begun:.1f} s after accounting was back")
+        well_ended({own: said[own]})
+        status = said[by_hand]
+        assert (status["state"], status["reason"], status["batch"]["state"]) == ("error", "scheduler", "CANCELLED"), status
+        well_ended(ended([runs]))
+
+
+@contextlib.contextmanager
+def _cut(port: int) -> Iterator[None]:
+    """Packets of connections to this port vanish, those of open ones too."""
+    rules = [["-i", "lo", "-p", "tcp", end, str(port), "-j", "DROP"] for end in ("--dport", "--sport")]
+    for rule in rules:
+        subprocess.run(["iptables", "-w", "-I", "INPUT", *rule], check=True)
+    try:
+        yield
+    finally:
+        for rule in rules:
+            subprocess.run(["iptables", "-w", "-D", "INPUT", *rule], check=True)
+
+
+@pytest.mark.timeout(300)
+def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house: House) -> None:
+    if shutil.which("iptables") is None:
+        pytest.skip("there is no iptables here: etc/engines/sshd.sh install")
+    runs, ends, canceled = Case(house, uid=ALICE), Case(house, uid=BOB), Case(house, uid=ALICE, deaf=True, graceSecs=0.5)
+    for case in (runs, ends, canceled):
+        case.submit()
+    for case in (runs, ends, canceled):
+        case.started()
+    agents = house.agents()
+    port = urlsplit(json.loads((house.site.root / "agents.json").read_text())["agentsUrl"]).port
+    assert port
+    with _cut(port):
+        begun = time.monotonic()
+        assert canceled.cancel()["state"] == "canceled"
+        until(lambda: not runs.status()["known"] and not ends.status()["known"], "it says that nothing is known", 10 * PING_SECS * 5)
+        noticed = time.monotonic() - begun
+
+        def over() -> bool:
+            ends.go()
+            return not ends.alive
+
+        until(over, "it has ended")
+        assert runs.status()["state"] == ends.status()["state"] == "running" and not canceled.status()["over"]
+    begun = time.monotonic()
+    true_again([runs], secs=TOLD_SECS)
+    true = time.monotonic() - begun
+    well_ended(ended([ends]))
+    assert {(s["state"], s["reason"]) for s in ended([canceled], go=False).values()} == {("canceled", "cancel")} and not canceled.alive
+    print(f"a link was cut: said so after {noticed:.1f} s; true again {true:.1f} s after it was mended, all told {time.monotonic() - begun:.1f} s")
+    assert sorted(agents) == sorted(house.agents()), "the same agents"
+    well_ended(ended([runs]))
+
+
+@pytest.mark.skipif(not SOAK, reason="a soak's (SOAK=1); tests/agent/test_batch_faults.py has the same without a real Slurm")
+@pytest.mark.timeout(300)
+def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:
+    """By the ids of the first jobs it means others now, of the same user: neither their states nor cancels are taken for each other's."""
+    slurm = house.slurm
+    state, before = slurm.place / "state", slurm.place / "state-before"
+    slurm.stop("slurmctld")
+    shutil.rmtree(before, ignore_errors=True)
+    shutil.copytree(state, before)
+    for path in (before, *before.rglob("*")):
+        shutil.chown(path, "slurm", "slurm")
+    slurm.start("slurmctld")
+    # (a node takes no id again that it has been told to end)
+    first = [Case(house, batch={"constraint": "old"}).submit().started() for _ in range(3)]
+    ids = [case.jobs[0].id for case in first]
+    agent = house.agent(ALICE)
+    os.kill(agent, signal.SIGSTOP)
+    slurm.kill("slurmctld")
+    shutil.rmtree(state)
+    before.rename(state)
+    slurm.start("slurmctld")
+    house.killed |= {case.jid for case in first}
+    until(lambda: not any(case.alive for case in first), "the nodes were told that nobody knows these jobs", 120)
+    second = [Case(house, batch={"constraint": "new"}).submit() for _ in range(3)]
+    os.kill(agent, signal.SIGCONT)
+    for case in second:
+        case.started()
+    assert sorted(case.jobs[0].id for case in second) == sorted(ids), "the same ids again"
+    first[0].cancel()
+    told = ended(first, go=False)
+    assert [(s["state"], s["reason"]) for s in told.values()] == [("canceled", "cancel"), ("error", "lost"), ("error", "lost")], told
+    true_again(second)
+    well_ended(ended(second))

@@ -1,0 +1,194 @@
+"""What a person reads at night of runs that failed, or wait, on a real Slurm: cause, how sure that is, and a text that alone says what to do.
+
+What Slurm does by itself to a run (its memory, its time, its nodes, an operator's hand) is played and read in test_states.py, what it
+refuses in test_refusals.py, that it is silent in test_outages.py. Here is what the run itself does, who kills it, and what it waits for.
+"""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import readable
+from as_locally import types
+from hpc import Users
+from real_site import jid_of, naps, until
+from scene import ALICE, PEOPLE, SECS, Play, Stage, played
+from slurm_yard import Slurm, sites
+
+LATER = {"directives": ["begin=now+1hour"]}
+PLAYS: dict[str, Play] = {}
+
+
+def play(function: Play) -> Play:
+    PLAYS[function.__name__] = function
+    return function
+
+
+@pytest.fixture(scope="module")
+def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
+    slurm, users = _cluster
+    first, second, third = slurm.nodes
+    partitions = [
+        f"PartitionName=crowd Nodes={first},{second} OverSubscribe=FORCE:32 DefaultTime=5 MaxTime=60",
+        f"PartitionName=single Nodes={third} OverSubscribe=EXCLUSIVE DefaultTime=5 MaxTime=60",
+    ]
+    slurm.script("reconfigure", EXTRA="\n".join(partitions))
+    try:
+        with sites(slurm, users, lambda: pytest.fail("nobody signs in here")) as made:
+            site = made.make(clusters={"lab": {"directives": ["begin"]}}, people=PEOPLE).start()
+            yield Stage(site, slurm, users, "crowd")
+    finally:
+        slurm.script("reconfigure", EXTRA="")
+        slurm.well()
+
+
+@pytest.fixture(scope="module")
+def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
+    """Those that were chosen."""
+    chosen = {i.callspec.params["name"] for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_why"}
+    with played(stage, {name: PLAYS[name] for name in PLAYS if name in chosen}) as going:
+        yield going
+
+
+# ---- what is asked, and read
+
+
+def read(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = "") -> None:
+    """This is why, so sure; the text as it is typed has these words, and tells a reader what to try, this among it."""
+    typed = types(stage, "job", "why", "--uid", ALICE, jid_of(dict(run)))
+    text, complaint = typed.communicate(timeout=SECS)
+    assert (typed.returncode, complaint) == (0, ""), (text, complaint)
+    answer = stage.why(run)
+    assert (answer["cause"], answer["confidence"]) == (cause, confidence), text
+    readable.check(answer, text)
+    assert [w for w in words if w not in text] == [], text
+    assert tries in "\n".join(answer["try"]), text
+
+
+def ended(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = "") -> None:
+    stage.site.wait(dict(run), SECS)
+    read(stage, run, cause, confidence, *words, tries=tries)
+
+
+def submitted(stage: Stage, run: dict[str, Any]) -> dict[str, Any]:
+    stage.site.submit(run)
+    return run
+
+
+# ---- by itself
+
+
+@play
+def it_exits_with_137(stage: Stage) -> None:
+    """Nobody is there on the node who sees whether its shell, or what that ran, said it."""
+    run = submitted(stage, stage.run("exit 137"))
+    ended(stage, run, "exit", "possible", "exit code 137", "what a program may say by itself")
+
+
+@play
+def python_raises(stage: Stage) -> None:
+    run = submitted(stage, stage.run("exec python3 -c 'def mesh():\n    raise ValueError(\"cell 7 is inside out\")\nmesh()'"))
+    ended(stage, run, "traceback", "likely", "ValueError: cell 7 is inside out", ":2 in mesh", tries="Read the exception")
+
+
+@play
+def there_is_no_such_command(stage: Stage) -> None:
+    run = submitted(stage, {**stage.run(""), "command": ["nosuch-solver", "input.nml"]})
+    ended(stage, run, "notFound", "likely", "nosuch-solver", tries="Load the module")
+
+
+@play
+def it_cannot_be_executed(stage: Stage) -> None:
+    run = submitted(stage, {**stage.run(""), "command": ["/etc/passwd"]})
+    ended(stage, run, "notExecutable", "likely", "/etc/passwd", tries="chmod +x")
+
+
+@play
+def a_module_is_missing(stage: Stage) -> None:
+    """The shell's word for it, that there is no command `module`, is not what is told."""
+    run = submitted(stage, stage.run("echo ran", batch={"modules": ["nosuch/1.0"]}))
+    ended(stage, run, "setupFailed", "likely", "this module cannot be loaded: nosuch/1.0", "module not loaded", tries="module avail")
+    assert stage.why(run)["diagnosis"]["hint"] == "module not loaded" and stage.site.output(run).body == b""
+
+
+@play
+def its_setup_fails(stage: Stage) -> None:
+    run = submitted(stage, stage.run("echo ran", batch={"setup": "cat /nosuch/environment || exit 5"}))
+    ended(stage, run, "setupFailed", "likely", "/nosuch/environment", "set-up on the node ended with 5", tries="the lines of set-up")
+
+
+# ---- by somebody
+
+
+@play
+def somebody_kills_it_on_its_node(stage: Stage) -> None:
+    run, nap = stage.naps("exec sleep NAP")
+    stage.running(run)
+    (pid,) = until(lambda: naps(nap), "it sleeps")
+    os.kill(pid, signal.SIGKILL)
+    ended(stage, run, "killed", "unknown", "SIGKILL", "by whom is not known", "the kernel log of its node cannot be seen from here", tries="look for what kills")
+
+
+@play
+def its_user_cancels_it_past_us(stage: Stage) -> None:
+    run, nap = stage.naps()
+    job = stage.running(run)
+    stage.users.run("alice", "scancel", job, env=stage.slurm.env)
+    ended(stage, run, "slurmCanceled", "certain", stage.users["alice"], "canceled by anyone here", tries=f"sacct -j {job}")
+    assert naps(nap) == []
+
+
+# ---- what it waits for
+
+
+@play
+def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
+    first, second = stage.run("true", batch=LATER), stage.run("true", batch=LATER)
+    for run in (first, second):
+        stage.site.submit(run)
+    for run in (first, second):
+        stage.waits_for(run, "BeginTime")
+    read(stage, second, "slurm", "certain", "BeginTime", tries="nothing needs to be done")
+    stage.slurm.ask("scontrol", "update", f"jobid={stage.job(second)}", f"dependency=afterok:{stage.job(first)}", "starttime=now")
+    stage.waits_for(second, "Dependency")
+    read(stage, second, "slurm", "certain", "(Dependency)", tries="behind Dependency=")
+    stage.users.run("alice", "scontrol", "hold", stage.job(first), env=stage.slurm.env)
+    stage.waits_for(first, "JobHeldUser")
+    read(stage, first, "slurm", "certain", "JobHeldUser", tries="'scontrol release' there")
+    stage.slurm.ask("scontrol", "release", stage.job(first))
+    stage.slurm.hold(stage.job(first))
+    stage.waits_for(first, "JobHeldAdmin")
+    read(stage, first, "slurm", "certain", "JobHeldAdmin", tries="ask the operators")
+    for run in (second, first):
+        stage.site.cancel(run)
+        stage.site.wait(run, SECS)
+
+
+@play
+def others_are_before_it(stage: Stage) -> None:
+    there = {"partition": "single"}
+    holder, _ = stage.naps(batch=there)
+    stage.running(holder)
+    next_one, last = stage.run("true", batch=there), stage.run("true", batch=there)
+    stage.site.submit(next_one)
+    stage.waits_for(next_one, "Resources")
+    stage.site.submit(last)
+    stage.waits_for(last, "Priority")
+    read(stage, next_one, "slurm", "certain", "(Resources)", "it is the next", tries="nothing needs to be done")
+    read(stage, last, "slurm", "certain", "(Priority)", "others are before it", tries="nothing needs to be done")
+    read(stage, holder, "running", "certain", f"as Slurm job {stage.job(holder)}", tries="scontrol show job")
+    for run in (last, next_one, holder):
+        stage.site.cancel(run)
+        stage.site.wait(run, SECS)
+
+
+# ----
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", PLAYS)
+def test_why(going: dict[str, Future[None]], name: str) -> None:
+    going[name].result(2 * SECS)
