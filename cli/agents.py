@@ -1,0 +1,116 @@
+"""`agent list` and `agent logs`: which agents there are, how they stand, and what they say of themselves."""
+
+import time
+from typing import Any
+
+import click
+
+from .names import is_whole, whole
+from .quantities import moment
+from .session import command, session
+
+_HEADS = ("AGENT", "ID", "PHASE", "HOST", "SINCE", "VERSION", "JOBS", "LOG")
+NEWEST_BYTES = 4096
+#: How often (seconds) a log is looked at that is followed.
+LOOK_SECS = 1.0
+
+
+@command(name="list")
+@click.option("--all-users", is_flag=True, help="Those of everybody.")
+def list_agents(all_users: bool) -> None:
+    """Show your agents: how each stands and since when, its jobs, where its log lies, and its last error."""
+    s = session()
+    rows = s.client().operating.agents(all_users=all_users)
+    if s.screen.json:
+        s.screen.value("jobscribe.agent.list/1", {"items": rows})
+        return
+    if not rows:
+        s.screen.say("there is no agent yet: the first run of a user starts one" + ("" if all_users else "; those of others: --all-users"))
+        return
+    s.screen.table(_HEADS, [
+        [r["agent"], r["agentId"], r["phase"], r["host"], "-" if r["since"] is None else moment(r["since"]), r["version"] or "-",
+         str(len(r["jobs"])), r["log"] or "-"] for r in rows
+    ])
+    for r in rows:
+        if r["lastError"]:
+            s.screen.say(f"{r['agent']}: {r['lastError']}")
+
+
+@command(name="logs")
+@click.argument("name", metavar="AGENT")
+@click.option("-f", "--follow", is_flag=True, help="Go on until you interrupt it, through restarts of agent and supervisor.")
+@click.option("--keeper", is_flag=True, help="Of its keeper, the parent of agent and jobs; it writes only when something went wrong.")
+@click.option("--previous", is_flag=True, help="Of its life before the last start.")
+@click.option("--tail", type=click.IntRange(1, 512 * 1024), metavar="BYTES", help="Only the newest bytes (default: 4096).")
+@click.option("--all", "everything", is_flag=True, help="From the beginning of the file.")
+@click.option("--all-users", is_flag=True, help="An id may be that of anybody's agent. A key or a computeJid in full needs no such option.")
+def agent_logs(
+    name: str, follow: bool, keeper: bool, previous: bool, tail: int | None, everything: bool, all_users: bool,
+) -> None:
+    """Print the log of an agent: named by its key, by four characters of its id, or by a job of it.
+
+    On a cluster it comes through the agent itself; while that is not connected, it is the copy that was made at its last start.
+    """
+    if previous and follow:
+        raise click.UsageError("--previous and --follow exclude each other: what is over is not followed")
+    if everything and tail:
+        raise click.UsageError("--all and --tail exclude each other")
+    s = session()
+    whose = None if all_users or "@" in name or is_whole(name) else s.client().uid
+    agent = whole(s, name) if name == "last" or is_whole(name) else name
+    reading = _Reading(s, agent, whose, keeper=keeper, previous=previous)
+    shown = reading.begin(0 if everything else tail or NEWEST_BYTES, said=not tail and not everything)
+    while follow or (shown and reading.more):
+        shown = reading.go_on()
+        if follow and not shown:
+            time.sleep(LOOK_SECS)
+
+
+class _Reading:
+    """Where a reader of one log stands."""
+
+    def __init__(self, s: Any, agent: str, uid: str | None, **what: bool) -> None:
+        self._s, self._agent, self._uid, self._what = s, agent, uid, what
+        self._offset, self.more = 0, False
+
+    def begin(self, tail: int, *, said: bool) -> bool:
+        piece = self._ask(tail=tail)
+        if self._what["previous"]:
+            self._s.screen.say(f"[{piece['where']}]") if piece["where"] else None
+        elif said and piece["offset"] > 0:
+            self._s.screen.say(f"[the newest {tail} bytes of {piece['where']}; {piece['offset']} more before them: --all]")
+        if not piece["text"]:
+            self._silent(piece)
+        return self._show(piece)
+
+    def go_on(self) -> bool:
+        piece = self._ask()
+        if piece["offset"] < self._offset:
+            self._s.screen.say(f"[{piece['where']} begins anew: it was rotated]")
+        return self._show(piece)
+
+    def _ask(self, tail: int = 0) -> dict[str, Any]:
+        asked = self._s.client().operating
+        answer: dict[str, Any] = asked.agent_logs(self._agent, uid=self._uid, tail=tail, offset=self._offset, **self._what)
+        return answer
+
+    def _show(self, piece: dict[str, Any]) -> bool:
+        self._offset = piece["nextOffset"]
+        self.more = not self._what["previous"] and piece["nextOffset"] < piece["size"]
+        if not piece["text"]:
+            return False
+        if self._s.screen.json:
+            self._s.screen.record({"type": "output", **{k: piece[k] for k in ("agent", "part", "where", "offset", "nextOffset", "text")}})
+            return True
+        for line in piece["text"].splitlines():
+            self._s.screen.line(line)
+        return True
+
+    def _silent(self, piece: dict[str, Any]) -> None:
+        sentence = piece["sentence"] or f"{piece['where'] or 'its log'} is empty"
+        if self._s.screen.json:
+            self._s.screen.record({
+                "type": "note", "agent": piece["agent"], "note": "empty", "sentence": sentence, "nextOffset": piece["nextOffset"],
+            })
+        else:
+            self._s.screen.say(f"[{sentence}]")

@@ -1,0 +1,106 @@
+"""systemd's units for one installation, made of those that ship: pure text. What is edited by hand afterwards can be told."""
+
+import hashlib
+import re
+from typing import NamedTuple
+
+SUPERVISOR, SERVER = "jobscribe-supervisor.service", "jobscribe-server.service"
+DROP_IN, SYSUSERS = "systemd-254.conf", "jobscribe.sysusers.conf"
+#: The systemd that knows the lines of the drop-in.
+DROP_IN_FROM = 254
+#: What the units that ship say; an installation may differ.
+PROGRAM, CONFIG, ACCOUNT, STATE = "/opt/jobscribe/current/bin/jobscribe", "/etc/jobscribe.toml", "jobscribe", "/var/lib/jobscribe"
+_MARK = "# Written by 'jobscribe install-units', which will not overwrite it once it has been edited. sha256="
+#: What only process 1 may do, or only with rights that a person's own systemd has not.
+_PROCESS_1_ONLY = frozenset(
+    (
+        "User",
+        "StateDirectory",
+        "StateDirectoryMode",
+        "CapabilityBoundingSet",
+        "ProtectSystem",
+        "ProtectHome",
+        "PrivateTmp",
+        "PrivateDevices",
+        "ProtectClock",
+        "ProtectControlGroups",
+        "ProtectHostname",
+        "ProtectKernelLogs",
+        "ProtectKernelModules",
+        "ProtectKernelTunables",
+        "ReadWritePaths",
+    )
+)
+_PLAIN = re.compile(r"[A-Za-z0-9_@:,./+=%-]+\Z", re.ASCII)
+
+
+class Installation(NamedTuple):
+    """program: the words that start it. account: None in a person's own systemd. config: None where the root alone says it."""
+
+    program: tuple[str, ...]
+    account: str | None
+    config: str | None
+    root: str
+
+
+def unit(shipped: str, i: Installation) -> str:
+    """A service that ships, for this installation."""
+    out = []
+    for line in shipped.splitlines():
+        name, _, value = line.partition("=")
+        match name:
+            case "ExecStart":
+                line = f"ExecStart={_command(value.split()[1], i)}"
+            case "User" if i.account is not None:
+                line = f"User={i.account}"
+            case "WantedBy" if i.account is None:
+                line = "WantedBy=default.target"
+            case "After" if i.account is None:
+                line = " ".join(w for w in line.split() if not w.endswith(".target") or w.startswith("After=jobscribe"))
+                if not any("jobscribe" in w for w in value.split()):
+                    continue
+                line = "After=jobscribe-supervisor.service"
+            case "StateDirectory" if i.root != STATE:
+                continue
+            case "StateDirectoryMode" if i.root != STATE:
+                continue
+            case "ProtectSystem" if i.root != STATE and i.account is not None:
+                line = f"{line}\nReadWritePaths={_quoted(i.root)}"
+            case _:
+                pass
+        if i.account is None and name in _PROCESS_1_ONLY:
+            continue
+        out.append(line)
+    return "\n".join(out) + "\n"
+
+
+def account(shipped: str, name: str) -> str:
+    """The file for systemd-sysusers."""
+    return re.sub(r"^u \S+", f"u {name}", shipped, flags=re.MULTILINE)
+
+
+def marked(text: str) -> str:
+    """With a last line by which a later edit can be told."""
+    return f"{text}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def untouched(text: str) -> bool:
+    """Is it what we wrote once, and nobody has edited since?"""
+    above, mark, rest = text.rpartition(_MARK)
+    return bool(mark) and rest.strip() == hashlib.sha256(above.encode()).hexdigest()
+
+
+def _command(verb: str, i: Installation) -> str:
+    words = [*i.program, verb, "--config", i.config] if i.config is not None else [*i.program, "--root", i.root, verb]
+    return " ".join(map(_word, words))
+
+
+def _word(text: str) -> str:
+    """Of a command line, where a dollar begins a variable."""
+    return _quoted(text).replace("$", "$$")
+
+
+def _quoted(text: str) -> str:
+    """As systemd reads one path."""
+    text = text.replace("%", "%%")
+    return text if _PLAIN.match(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

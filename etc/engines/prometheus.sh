@@ -1,0 +1,45 @@
+#!/bin/bash
+# Prometheus and promtool of Debian's package prometheus: unpacked, not installed, so that no service comes up. Needs no root.
+#
+#   prometheus.sh install   fetch and unpack, where it is not here yet
+#   prometheus.sh check     can both be run? 1 and a sentence if not
+#   prometheus.sh where     the folder with both programs
+#
+# CACHE   where they are put (/var/cache/jobscribe-prometheus); programs that are on the PATH already are taken as they are
+set -euo pipefail
+CACHE=${CACHE:-/var/cache/jobscribe-prometheus}
+
+fail() { echo "$*" >&2; exit 1; }
+
+where() {
+    local own
+    if own=$(command -v promtool) && command -v prometheus >/dev/null; then
+        dirname "$own"
+    elif [[ -x $CACHE/usr/bin/promtool && -x $CACHE/usr/bin/prometheus ]]; then
+        echo "$CACHE/usr/bin"
+    else
+        fail "there is no prometheus with promtool here: etc/engines/prometheus.sh install"
+    fi
+}
+
+check() { local bin; bin=$(where) || exit 1; "$bin/promtool" --version >/dev/null 2>&1 || fail "promtool cannot be run: $("$bin/promtool" --version 2>&1 | head -1)"; }
+
+install() {
+    if (where) >/dev/null 2>&1; then check; return; fi
+    command -v apt-get >/dev/null || fail "there is no prometheus here, and this is not Debian: put prometheus and promtool on the PATH"
+    mkdir -p "$CACHE" 2>/dev/null && [[ -w $CACHE ]] || fail "$CACHE cannot be written: name another folder in CACHE"
+    echo "unpacking the Debian package prometheus into $CACHE (once)" >&2
+    [[ $(id -u) != 0 ]] || apt-get update -qq >&2 || echo "the lists of packages could not be brought up to date; trying with those that are here" >&2
+    fresh=$(mktemp -d "$CACHE/fresh.XXXXXX")
+    trap 'rm -rf "$fresh"' EXIT
+    (cd "$fresh" && apt-get download -qq prometheus >&2 2>apt.log) || { cat "$fresh/apt.log" >&2; fail "the Debian package prometheus could not be fetched"; }
+    dpkg-deb -x "$fresh"/prometheus_*.deb "$fresh/x"
+    rm -rf "$CACHE/usr"
+    mv "$fresh/x/usr" "$CACHE/usr"
+    check
+}
+
+case ${1:-} in
+    install | check | where) "$1" ;;
+    *) fail "prometheus.sh install | check | where" ;;
+esac

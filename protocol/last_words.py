@@ -1,0 +1,105 @@
+"""What can be read out of the newest lines of output: Python's last exception, faulthandler's frames, well-known complaints. Pure.
+
+A job prints what it likes. So nothing of this is ever more than "likely", and it decides nothing.
+"""
+
+import re
+from typing import Any
+
+#: So many of the newest lines are looked at; a complaint counts among the last few of these only, for programs recover from much.
+_SEEN, _LAST = 200, 15
+#: After an exception nothing caught, hardly anything more is written by its process; by others around it, perhaps.
+_AFTER_EXCEPTION = 5
+_FRAMES = 12
+_LINE_CHARS = 400
+
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9})(?:, in (.{1,200}))?$')
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,120}(?:: .*)?$")
+_FAULT = re.compile(r"^Fatal Python error: (.{1,200})$")
+_FAULT_HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}.{0,80}\(most recent call first\):$")
+_FAULT_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9}) in (.{1,200})$')
+
+#: (word of the table of causes, what its line looks like, one of which is in it in small letters), the more telling first. The latter
+#: is there because status replies are asked for often, and looking for a few letters costs next to nothing.
+_COMPLAINTS = tuple((word, re.compile(rule), hints) for word, rule, hints in (
+    # of the script that a batch job is, on its node
+    ("setupFailed", r"^jobscribe: this module cannot be loaded: ", ("jobscribe: this module",)),
+    ("setupFailed", r"^jobscribe: the set-up on the node ended with \d", ("jobscribe: the set-up",)),
+    ("quota", r"(?i)\bdisk quota exceeded\b|\bEDQUOT\b", ("quota exceeded", "edquot")),
+    ("diskFull", r"(?i)\bno space left on device\b|\bENOSPC\b", ("no space left", "enospc")),
+    ("fileSizeLimit", r"(?i)\bfile too large\b|\bfile size limit exceeded\b", ("file too large", "file size limit")),
+    ("cpuLimit", r"(?i)\bcpu time limit exceeded\b", ("cpu time limit",)),
+    ("wrongArchitecture", r"(?i)\bexec format error\b|\bcannot execute binary file\b", ("exec format error", "cannot execute binary")),
+    ("libraryMissing", r"error while loading shared libraries", ("loading shared libraries",)),
+    ("notFound", r"(?i)\bcommand not found$|: not found$|^env: .{1,100}: No such file or directory$", ("not found", "no such file")),
+    ("brokenPipe", r"(?i)\bbroken pipe\b", ("broken pipe",)),
+    (
+        "usage", r"(?i)^usage: |\bunrecognized (?:option|argument)|\binvalid option\b|\bthe following arguments are required\b",
+        ("usage: ", "unrecognized ", "invalid option", "arguments are required"),
+    ),
+    (
+        "launcher", r"^(?:ssh|srun|mpirun|mpiexec|prterun|orted|hydra)\b.{0,200}: |^Host key verification|^Connection (?:closed|to) ",
+        ("ssh", "srun", "mpi", "prterun", "orted", "hydra", "host key", "connection "),
+    ),
+))
+
+
+def newest(*texts: str | None) -> list[str]:
+    """Lines of these texts, the oldest first, none longer than anybody reads."""
+    lines = [line[:_LINE_CHARS].rstrip() for text in texts if text for line in text.splitlines()]
+    return lines[-_SEEN:]
+
+
+def complaint(lines: list[str], words: frozenset[str] | None = None) -> tuple[str, str] | None:
+    """(word, its line) of the most telling complaint at the end of these lines. words: which ones are looked for."""
+    last = [line for line in lines[-2 * _LAST :] if line][-_LAST:]
+    text = "\n".join(last).lower()
+    for word, rule, hints in _COMPLAINTS:
+        if (words is None or word in words) and any(hint in text for hint in hints):
+            found = next((line.strip() for line in reversed(last) if rule.search(line.strip())), None)
+            if found is not None:
+                return word, found
+    return None
+
+
+def traceback_of(lines: list[str]) -> dict[str, Any] | None:
+    """{"last": the exception, "frames": innermost last} of the newest Python traceback, if hardly anything was written after it."""
+    first = next((n for n, line in enumerate(lines) if 'File "' in line or line.endswith(_HEADER)), None)
+    if first is None:
+        return None
+    found: dict[str, Any] | None = None
+    frames: list[str] = []
+    inside, behind = False, 0
+    for line in lines[first:]:
+        frame = _FRAME.match(line) if 'File "' in line else None
+        if line.endswith(_HEADER):
+            frames, inside = [], True
+        elif frame is not None:
+            frames, inside = [*frames, _place(*frame.groups())], True
+        elif inside and line[:1] not in ("", " ", "\t"):
+            if _EXCEPTION.match(line):
+                found, behind = {"last": line, "frames": frames[-_FRAMES:]}, -1
+            frames, inside = [], False
+        behind += bool(line.strip())
+    return found if found is not None and behind <= _AFTER_EXCEPTION else None
+
+
+def faulthandler_of(lines: list[str]) -> list[str] | None:
+    """What Python's faulthandler wrote last: its error, then the frames of the thread that it happened in, innermost first."""
+    start = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].startswith("Fatal ") and _FAULT.match(lines[n])), None)
+    if start is None:
+        return None
+    frames: list[str] = []
+    current = next((n for n in range(start, len(lines)) if lines[n].startswith("Current thread 0x")), start)
+    for line in lines[current + 1 :]:
+        frame = _FAULT_FRAME.match(line)
+        if frame is not None:
+            frames.append(_place(*frame.groups()))
+        elif frames or (line.strip() and not _FAULT_HEADER.match(line)):
+            break
+    return [lines[start], *frames[:_FRAMES]]
+
+
+def _place(path: str, line: str, where: str | None) -> str:
+    return f"{path}:{line}" + (f" in {where}" if where else "")
