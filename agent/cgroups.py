@@ -52,6 +52,10 @@ class Cgroup:
             out += [int(pid) for pid in data.split() if pid != b"0"]  # 0: of another pid namespace
         return out
 
+    def threads(self) -> list[int]:
+        """Numbers of all threads in it itself, processes' own included. Raises OSError."""
+        return [int(n) for n in read(f"{self.folder}/{'tasks' if self.version == 1 else 'cgroup.threads'}").split()]
+
     def entry(self) -> str:
         """The line of sh with which the shell that reads it moves in; it does nothing where the cgroup is gone. No fork before it."""
         files = [f"{d}/{'tasks' if self.version == 1 else 'cgroup.procs'}" for d in self._folders()]

@@ -1,13 +1,13 @@
 """Reading what executions leave behind: their output while it grows and when it is complete. Nothing is written here."""
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..runtime.evidence import DROPPED, read_json
 from .inotify import Change, Folders
 
 #: Bytes per read at most, whatever is asked for.
@@ -15,6 +15,8 @@ MAX_READ = 512 * 1024
 #: The end of an execution that leaves no mark on the disk is noticed after this long (seconds).
 _LOOK_AGAIN_SECS = 0.5
 _FINAL = "exit.json"
+#: No file is larger.
+_LARGEST = 2**62
 
 
 class Chunk(NamedTuple):
@@ -109,9 +111,9 @@ def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes
 
 
 def _dropped(path: Path) -> tuple[int, int]:
-    """The range that was dropped of this log; an empty one where nothing was."""
-    try:
-        said = json.loads(path.with_name(path.name + ".dropped").read_bytes())
-        return int(said["from"]), int(said["to"])
-    except FileNotFoundError:
+    """The range that was dropped of this log; an empty one where nothing was, or where its job wrote something else there."""
+    said = read_json(f"{path}{DROPPED}") or {}
+    first, behind = said.get("from"), said.get("to")
+    if not isinstance(first, int) or not isinstance(behind, int) or not 0 <= first <= behind <= _LARGEST:
         return 0, 0
+    return first, behind

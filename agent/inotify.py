@@ -35,7 +35,8 @@ class Change:
         if secs <= 0:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), secs if self.told else min(secs, POLL_SECS))
+            async with asyncio.timeout(secs if self.told else min(secs, POLL_SECS)):  # Python 3.11's wait_for may swallow a cancellation
+                await self._event.wait()
 
 
 class Folders:

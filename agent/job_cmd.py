@@ -22,10 +22,10 @@ import msgspec
 
 from ..protocol.exits import signal_name
 from ..runtime import crashpoints, processes
+from ..runtime.evidence import MESSAGE_BYTES, last_report
 from . import job_input
 from .app_side import AppSide, Failed, drain
 from .job_input import RunInput
-from .keeping.layout import MESSAGE_BYTES, last_report
 
 #: The app is asked for its progress this often at most (seconds), and only when something has changed in the run directory.
 PROGRESS_SECS = 0.5
@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m jobscribe.agent.job_cmd INPUT\n")
         return 2
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # the warning of a batch scheduler before its time limit is for the code; a handler, unlike "ignore", is not handed on to it
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # the user's own modules are found, but none of them instead of one of ours
     sys.path += [p for p in os.environ.get("PYTHONPATH", "").split(":") if os.path.isabs(p)]
     woken = _wake_by_signals()

@@ -12,7 +12,7 @@ import msgspec
 
 from ..protocol.messages import AppInput, TaskSpec
 from ..runtime import crashpoints
-from .keeping.layout import INPUT
+from ..runtime.evidence import INPUT
 
 #: The environment of a job is the user's: neither it nor the directory it begins in decides what the job command imports.
 _FLAGS = ("-E", "-P", "-u")

@@ -1,34 +1,46 @@
 """The keeper: parent of one agent and of all its jobs. `python -m jobscribe.agent.keeper`, or `run` in a forked child.
 
-    python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object, on stdin
+    python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object in one line, on stdin
 
     {"root", "folder": the agent's own folder, "agent": {given to the agent as it is; holds its token},
+     "log": how the agent and the keeper log, see agent/log_opening.py,
      "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes},
-     "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": processes that an execution may have, 0: any number}}
+     "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": processes that an execution may have, 0: any number},
+     "lease": {"over": number of the one that was left, "renewSecs"}: where other machines may want to keep this agent, too,
+     "lifeSecs": how long an agent may take to say that it is there; else one that lives for a second is believed to be,
+     "tellFd": a pipe that hears a line of JSON, once: null when an agent is there, or why none gets that far}
 
 It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on and the next keeper takes
 them over. SIGTERM ends it with everything it keeps. Standard library only, one thread, no network, nothing secret on disk,
 in an argument or in an environment.
+
+In a container `agent.first` is its first process and becomes this one. Nothing there outlives it: what an earlier container left is on
+disk, and nowhere else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
 
 from ..runtime import processes
+from ..runtime.evidence import read_json, write_json
+from ..runtime.output_cap import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
+from . import lease as leases
 from .cgroups import AUTO, Cgroups
 from .keeping.agent_seat import AgentSeat
 from .keeping.jobs import Jobs
 from .keeping.kin import Kin
-from .keeping.layout import Layout, read_json, write_json
+from .keeping.layout import Layout
+from .keeping.lease_seat import LeaseSeat
 from .keeping.loop import Loop
-from .keeping.output_cap import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from .keeping.say import keep_in, say
 from .keeping.shortage import fault
 
@@ -41,30 +53,35 @@ if TYPE_CHECKING:
     Config = dict[str, Any]
     Spawn = Callable[[socket.socket], int]
     First = Callable[[str | None], None]
+    Born = tuple[int, socket.socket]
 
 BAD_CONFIG, ANOTHER_KEEPER, NO_AGENT, CANNOT_BEGIN = 2, 3, 4, 5
 TITLE = "jobscribe keeper"
+#: A container whose configuration does not come within so many seconds was forgotten by who made it.
+_CONFIG_SECS, _CONFIG_BYTES = 60.0, 1 << 20
 #: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
 _TERM_GRACE = 3.0
 #: An order that failed for want of descriptors or memory is taken again after this long (seconds).
 _AGAIN_SECS = 0.2
 #: A process that is just being spawned may hold the lock of a killed keeper for a moment.
 _LOCK_PATIENCE = 0.3
+#: What a lock says on a file system that has none. A lease does without.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 #: What of its own environment the agent gets; anything else might hold what is not the agent's business.
-_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SLURM_CONF")
 
 
-_USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration on stdin"
+_USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration in one line on stdin"
 
 
-def main() -> int:
-    """The exec form: configuration on stdin, the agent as a new interpreter."""
+def main(born: Born | None = None) -> int:
+    """The exec form: configuration on stdin, the agent as a new interpreter. born: one that is there already, in a container."""
     if sys.argv[1:] in (["--help"], ["-h"]):
         sys.stdout.write(_USAGE + "\n")
         return 0
     try:
         root, folder = _arguments(sys.argv[1:])
-        config = json.loads(sys.stdin.buffer.read())
+        config = json.loads(_line(_CONFIG_SECS if born is not None else None))
         if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
             raise ValueError("its configuration on stdin is no JSON object with an object named agent")
     except ValueError as error:
@@ -72,29 +89,37 @@ def main() -> int:
         return BAD_CONFIG
     config |= {"root": root, "folder": folder}
     processes.set_title(TITLE, root)
-    return run(config, lambda sock: _exec_agent(config, sock))
+    # a container without an agent is of no use to anybody: it ends when none gets anywhere
+    first = _telling(config) if born is None else lambda failed: None
+    return run(config, lambda sock: _exec_agent(config, sock), first, born)
 
 
-def run(config: Config, spawn_agent: Spawn, first: First | None = None) -> int:
+def run(config: Config, spawn_agent: Spawn, first: First | None = None, born: Born | None = None) -> int:
     """Keep until told to end; returns the exit code. The calling process is the keeper from here on.
 
     first: called once, with None when an agent is there, or with the reason why that failed. Then, and without jobs, it ends.
+    born: the first agent's pid, and the keeper's end of its socket pair, where it was started before.
     """
     _become_keeper()
     try:
         layout = Layout(config["folder"])
         layout.make()
-        lock = _lock(f"{layout.folder}/keeper.lock")
+        wanted = config.get("lease")
+        lock = _lock(f"{layout.folder}/keeper.lock", must=wanted is None)
+        lease = None if lock is None or wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
     except OSError as error:
         return _cannot_begin(f"its folder cannot be used: {fault(error)[1]}", CANNOT_BEGIN, first)
-    if lock is None:
+    if lock is None or (wanted is not None and lease is None):
         return _cannot_begin(f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first)
-    keep_in(f"{layout.folder}/keeper.log")
+    keep_in(f"{layout.folder}/keeper.log", config)
     try:
-        return _Keeper(config, layout, spawn_agent, first).run()
+        return _Keeper(config, layout, spawn_agent, first, born, lease).run()
     except OSError as error:
         return _cannot_begin(f"it cannot begin: {fault(error)[1]}", CANNOT_BEGIN, first)
     finally:
+        if lease is not None:
+            with contextlib.suppress(OSError):  # then it will be found left
+                lease.release()
         os.close(lock)
 
 
@@ -106,7 +131,8 @@ def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
 
 
 class _Keeper:
-    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn, first: First | None) -> None:
+    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn, first: First | None, born: Born | None,
+                 lease: leases.Lease | None) -> None:
         cap = config.get("outputCap") or {}
         self._config, self._layout = config, layout
         groups = config.get("cgroups") or {}
@@ -114,14 +140,17 @@ class _Keeper:
         self._cgroups = Cgroups(layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups"))
         self._loop, self._kin = Loop(), Kin(self._cgroups)
         self._jobs = Jobs(
-            layout, self._loop, self._kin, OutputCap(cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)), self._cgroups,
+            layout, self._loop, self._kin, OutputCap(say, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)), self._cgroups,
             lambda what, e: self._seat.tell(what, e),
         )
         self._first = first
         self._seat = AgentSeat(
-            self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known, self._heard_first if first else None,
+            self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known, self._heard_first if first else None, born,
+            **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
         )
         self._ending = False
+        renew_secs = float((config.get("lease") or {}).get("renewSecs", leases.RENEW_SECS))
+        self._lease = None if lease is None else LeaseSeat(lease, self._loop, renew_secs, self._give_way)
 
     def run(self) -> int:
         self._loop.on_signal(signal.SIGCHLD, self._children_changed)
@@ -133,6 +162,8 @@ class _Keeper:
             "cgroups": self._cgroups.families,
         })
         self._jobs.recover()
+        if self._lease is not None:
+            self._lease.start()
         self._seat.start()
         try:
             return self._loop.run()
@@ -152,7 +183,8 @@ class _Keeper:
 
     def _hello(self) -> dict[str, Any]:
         return {
-            "is": "hello", "agent": self._config["agent"], "folder": self._layout.folder, "keeperPid": os.getpid(),
+            "is": "hello", "agent": self._config["agent"], "log": self._config.get("log"),
+            "folder": self._layout.folder, "keeperPid": os.getpid(),
             "cgroups": self._cgroups.state, "executions": [e.said() for e in self._jobs.known.values()],
         }
 
@@ -180,6 +212,9 @@ class _Keeper:
             # short of something; the agent waits for an answer, so the order is not dropped
             say(f"an order has to wait: {error}")
             self._loop.at(("order", order.get("do"), str(order.get("name"))), time.monotonic() + _AGAIN_SECS, lambda: self._obey(order))
+
+    def _give_way(self) -> None:
+        self._quit(stop_jobs=False, grace=_TERM_GRACE)
 
     def _quit(self, *, stop_jobs: bool, grace: float) -> None:
         """End: the jobs first, if they are to end as well, then the agent, then the keeper itself."""
@@ -226,8 +261,8 @@ def _reserve_low_descriptors() -> None:
             return
 
 
-def _lock(path: str) -> int | None:
-    """Take the lock for the life of this process; None where another one has it."""
+def _lock(path: str, *, must: bool = True) -> int | None:
+    """Take the lock for the life of this process; None where another one has it. must: else a file system without locks is good enough."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _LOCK_PATIENCE
     while True:
@@ -239,6 +274,44 @@ def _lock(path: str) -> int | None:
                 os.close(fd)
                 return None
             time.sleep(0.02)
+        except OSError as error:
+            if must or error.errno not in _NO_LOCKS:
+                raise
+            return fd
+
+
+def _telling(config: Config) -> First | None:
+    """Whoever started this process waits at a pipe, or is gone already."""
+    fd = config.get("tellFd")
+    if fd is None:
+        return None
+    os.set_inheritable(fd, False)
+
+    def tell(failed: str | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(fd, json.dumps(failed).encode() + b"\n")
+        os.close(fd)
+
+    return tell
+
+
+def _line(patience: float | None) -> bytes:
+    """The first line of stdin, or all of it where it ends without one; from then on stdin is /dev/null. Raises ValueError."""
+    out = b""
+    until = None if patience is None else time.monotonic() + patience
+    while b"\n" not in out:
+        if until is not None and not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise ValueError(f"its configuration did not come within {patience:g} s")
+        data = os.read(0, 65536)
+        out += data
+        if len(out) > _CONFIG_BYTES:
+            raise ValueError(f"its configuration is longer than {_CONFIG_BYTES} bytes")
+        if not data:
+            break
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    return out.partition(b"\n")[0]
 
 
 def _exec_agent(config: Config, sock: socket.socket) -> int:

@@ -1,10 +1,12 @@
 """The agent's websocket: dial, say `alive`, carry frames both ways, dial again for as long as it takes.
 
-Knows nothing of jobs. Where the supervisor listens is read afresh before each try, because it may come back elsewhere.
+Knows nothing of jobs. Where the supervisor listens is read afresh before each try, because it may come back elsewhere. In a
+container without a network the way there is a relay's unix socket; with `wss` the certificate is held against the URL's host all the same.
 """
 
 import asyncio
 import random
+import socket as sockets
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import msgspec
 import tornado.httpclient
 import tornado.iostream
+import tornado.netutil
 import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
@@ -31,10 +34,14 @@ REFUSALS = (401, 403)
 
 
 class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
-    """Where to dial. `ca`: PEM file of the pinned authority, for wss. The others: how often each end asks whether the other is there."""
+    """Where to dial. `ca`: PEM file of the pinned authority, for wss. link: a relay's unix socket, which leads there.
+
+    The others: how often each end asks whether the other is there.
+    """
 
     url: str
     ca: str | None = None
+    link: str | None = None
     ping_secs: float = msgspec.field(default=20.0, name="pingSecs")
     ping_timeout_secs: float = msgspec.field(default=10.0, name="pingTimeoutSecs")
 
@@ -44,6 +51,8 @@ def read_address(path: Path) -> Address:
     address = msgspec.json.decode(path.read_bytes(), type=Address)
     if not address.url.startswith(("ws://", "wss://")):
         raise ValueError(f"no address of a listener: {address.url[:100]!r}")
+    if address.link is not None and not address.link.startswith("/"):
+        raise ValueError(f"no path of a relay's socket: {address.link[:100]!r}")
     if not 0 < address.ping_timeout_secs <= address.ping_secs:
         raise ValueError(f"no pace of pings: {address.ping_timeout_secs:g} within {address.ping_secs:g} s")
     return address
@@ -105,7 +114,10 @@ class Link:
         )
         # no pings of Tornado's: they count on the wall clock, and pause for a day when it is set back by one
         async with asyncio.timeout(1.5 * DIAL_SECS):  # Tornado's own timeouts count on the wall clock
-            socket = await tornado.websocket.websocket_connect(request, max_message_size=MAX_FRAME)
+            resolver = None if address.link is None else _Through(address.link)
+            socket = await tornado.websocket.websocket_connect(
+                request, max_message_size=MAX_FRAME, resolver=resolver,  # type: ignore[arg-type]
+            )
         stream = socket.protocol.stream if socket.protocol is not None else None
         if stream is None or stream.closed():
             raise tornado.iostream.StreamClosedError
@@ -180,6 +192,19 @@ class Link:
         except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError, FrameError) as e:
             self._log("cannot write: {}", _brief(e))
             socket.close()
+
+
+class _Through:
+    """What Tornado asks for the addresses of a host: whatever it is called, the way there is this socket."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def resolve(self, host: str, port: int, family: int = sockets.AF_UNSPEC) -> list[tuple[int, str]]:
+        return [(sockets.AF_UNIX, self._path)]
+
+    def close(self) -> None:
+        """There is nothing to give back."""
 
 
 def _outcome(e: Exception) -> Outcome:

@@ -84,14 +84,17 @@ class LoginEnvironment:
         return snapshot
 
 
-def this_account() -> Account:
-    """The account this process runs as; one that is in no table is called by its number."""
+def this_account(home: str | None = None) -> Account:
+    """The account this process runs as; one that is in no table is called by its number.
+
+    home: its directory, where that is known better than by the table: that of a container's image knows nothing of its users.
+    """
     uid = os.getuid()
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        return Account(uid, str(uid), "/")
-    return Account(uid, entry.pw_name, entry.pw_dir)
+        return Account(uid, str(uid), home or "/")
+    return Account(uid, entry.pw_name, home or entry.pw_dir)
 
 
 def shell_path() -> str:

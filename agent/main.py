@@ -7,20 +7,25 @@ agent that ends is replaced by one that is told everything again.
 import asyncio
 import os
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
+import msgspec
+
+from ..protocol.clusters import Cluster
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, Token, op_id, parse_agent_key, parse_token, short_agent, short_op
+from ..protocol.ids import AgentKey, Token, about, op_id, parse_agent_key, parse_token, short_op
 from ..protocol.messages import (
     Alive,
     Call,
     CancelCall,
+    ClusterReport,
+    Execution,
     FileChunk,
+    KeepFile,
     LogChunk,
     OpError,
     PortsProbed,
@@ -28,24 +33,29 @@ from ..protocol.messages import (
     ReadFile,
     ReadLog,
     Run,
+    RunAck,
     op_name,
 )
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import crashpoints, processes
 from ..runtime.lag import LoopLag
-from ..runtime.log import Direct, Log, log_uncaught
-from ..runtime.outputs import RotatingFile, Stream
-from . import answer, ports, run_files
+from ..runtime.log import Log, log_uncaught
+from . import answer, lib_copies, ports, run_files
 from .evidence import Evidence
 from .keeper_link import KeeperLink
 from .link import Link
-from .login_env import LoginEnvironment
+from .log_opening import opened
+from .login_env import LoginEnvironment, this_account
+from .paths import Paths
 from .reports import Reports
 from .samples import Samples
 from .session import Fetch, Forget, Launch, Output, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
 from .starter import Starter
 from .workers import Workers
+
+if TYPE_CHECKING:
+    from .batch.batch_tasks import BatchTasks
 
 TICK_SECS = 2.0
 #: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle agents.
@@ -59,7 +69,8 @@ READ_AT_ONCE = 4
 #: Starts within the last tenth of a second from which on news of a start waits a little: most of these jobs are over by then, and
 #: one message says both. A single start is told at once.
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
-LOG_FILE_BYTES, LOG_FILES = 8 * 1024 * 1024, 2
+#: For jobs that are to end with their agent.
+QUIT_GRACE_SECS = 3.0
 
 
 def run_agent(keeper_fd: int, root: str) -> None:
@@ -83,6 +94,7 @@ class _Agent:
         self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
         self._held: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self._quitting: asyncio.Task[None] | None = None
         #: who reads what is on a disk of this machine, and what may be on a slow one
         self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -95,6 +107,9 @@ class _Agent:
         self._apps: tuple[str, ...]
         self._reports: Reports
         self._samples: Samples
+        self._paths = Paths(())
+        #: where runs are jobs of a batch scheduler's, not the keeper's
+        self._batch: BatchTasks | None = None
         #: what the keeper said before there was anybody to hear it; None from then on
         self._early: list[dict[str, Any]] | None = []
 
@@ -103,12 +118,17 @@ class _Agent:
         hello = await self._hello
         self._compose(hello)
         self._keeper.send({"do": "here"})  # the keeper waits for a sign of life
+        self._starter.prepare()
+        if self._batch is not None:
+            self._do(self._session.learned(await self._batch.start(), time.monotonic()))
         self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
         self._catch_up(hello["executions"])
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in (*rest, *self._readers.values()):
             task.cancel()
+        if self._batch is not None:
+            await self._batch.close()
         self._starter.close()
         self._workers.close()
         self._reports.close()
@@ -121,15 +141,12 @@ class _Agent:
         self._key = parse_agent_key(config["agentKey"])
         folder = Path(hello["folder"])
         redactor = Redactor([config["token"], config["agentId"]])
-        log_file = RotatingFile(str(folder / "agent.log"), max_bytes=LOG_FILE_BYTES, keep=LOG_FILES)
-        self._log = Log("agent", redactor, Direct(Stream(sys.stdout), log_file)).bound(
-            agent=short_agent(config["agentId"]), uid=self._key.uid,
-        )
+        self._log = opened(str(folder), self._key, config["agentId"], redactor, hello.get("log"))
         log_uncaught(self._log)
         self._lag.say = self._log
         self._lag.begin()
         self._evidence = Evidence(folder / "run")
-        login = LoginEnvironment(Path(config["cacheDir"]))
+        login = LoginEnvironment(Path(config["cacheDir"]), this_account(config.get("home")))
         alive = Alive(
             agent_id=config["agentId"], agent_key=self._key, version=VERSION, host=socket.gethostname(), boot_id=processes.boot_id(),
             pid=os.getpid(), keeper_pid=hello["keeperPid"],
@@ -143,8 +160,20 @@ class _Agent:
         self._workers = Workers(self._log, login, self._root, folder / "calls", self._apps, self._link.send)
         self._reports = Reports(self._evidence, self._link.send)
         self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
+        self._paths = Paths(config.get("paths", ()))
+        if "batch" in config:
+            self._batch = self._batch_tasks(folder, login, config["batch"])
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
         self._log("cgroups of jobs: {}", hello.get("cgroups", "not wanted"))
+
+    def _batch_tasks(self, folder: Path, login: LoginEnvironment, config: dict[str, Any]) -> "BatchTasks":
+        from .batch.batch_tasks import BatchTasks  # few agents need it, and there may be many agents
+
+        cluster = msgspec.convert(config["cluster"], Cluster)
+        return BatchTasks(
+            folder, self._evidence, login, self._apps, cluster, config["deployment"], self._log, self._batch_said,
+            base=folder.parent.parent, run_dirs=not self._paths.same, on_news=lambda news: self._link.send(ClusterReport(news=news)),
+        )
 
     # ---- in
 
@@ -154,6 +183,8 @@ class _Agent:
         self._do(self._session.connected(time.monotonic()))
         self._reports.again()
         self._samples.again()
+        if self._batch is not None and (news := self._batch.news()) is not None:
+            self._link.send(ClusterReport(news=news))
 
     def _down(self) -> None:
         self._away_since = time.monotonic()
@@ -161,12 +192,24 @@ class _Agent:
 
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
-        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile):  # a call has its line when it is answered
+        # a call has its line when it is answered; that an end was taken says nothing that its own line does not
+        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile | KeepFile | RunAck):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
-            self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, op=short_op(op))
+            ids = about(message.token) if isinstance(message, Run) else {"op": short_op(op)}
+            self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
         if isinstance(message, Run):
             crashpoints.reached("agent.received")
-        self._do(self._session.received(message, time.monotonic()))
+        self._do(self._session.received(self._paths.message(message), time.monotonic()))
+
+    def _batch_said(self, execution: Execution) -> None:
+        if execution.state == "running":
+            self._reports.follow(execution.token)
+        elif execution.exit is not None:
+            self._reports.leave(execution.token)
+            token, exit_ = execution.token, execution.exit
+            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}", token.jid,
+                      _short_run_op(str(token)), exit_.code, exit_.signal, exit_.source, **about(token))
+        self._do(self._session.learned([execution], time.monotonic()))
 
     def _keeper_said(self, said: dict[str, Any]) -> None:
         if said["is"] == "hello":
@@ -182,7 +225,7 @@ class _Agent:
             exit_ = said.get("exit") or {}
             self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state=ended code={} signal={} source={}",
                       said["token"].split("/")[0], _short_run_op(said["token"]), said.get("runDir"), exit_.get("code"),
-                      exit_.get("signal"), exit_.get("source"), jid=said["token"].split("/")[0])
+                      exit_.get("signal"), exit_.get("source"), **about(parse_token(said["token"])))
             self._held.pop(said["name"], None)
         else:
             self._reports.follow(parse_token(said["token"]))
@@ -237,14 +280,18 @@ class _Agent:
                 case Send():
                     self._link.send(output.message)
                 case Launch():
-                    self._starter.start(output.token, output.spec, output.shared)
+                    self._launch(output, outputs)
                 case Probe():
                     self._serve_reader(output.op, self._probe(output.op))
+                case Stop() if self._batch is not None:
+                    self._batch.stop(output.token, output.reason, output.grace_secs)
                 case Stop():
                     self._keeper.send({
                         "do": "stop", "name": output.token.name, "token": str(output.token), "reason": output.reason,
                         "grace": output.grace_secs,
                     })
+                case Forget() if self._batch is not None:
+                    self._batch.forget(output.tokens)
                 case Forget():
                     crashpoints.reached("agent.acknowledged")
                     self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
@@ -256,19 +303,35 @@ class _Agent:
                     self._workers.cancel(output.op_id)
                 case Fetch():
                     op = output.op
-                    self._serve_reader(op, self._fetch(op) if isinstance(op, ReadFile) else self._result(op))
+                    self._serve_reader(op, self._result(op) if isinstance(op, Call) else self._fetch(op))
                 case Quit():
                     self._log("told to end: {}", output.reason)
-                    self._keeper.send({"do": "quit", "stopJobs": output.stop_jobs, "grace": 3.0})
+                    self._quitting = asyncio.get_running_loop().create_task(self._quit(stop_jobs=output.stop_jobs))
                 case _:
                     assert_never(output)
+
+    def _launch(self, launch: Launch, outputs: Sequence[Output]) -> None:
+        """By the keeper, or the batch scheduler: there the tasks of a gang go together, with the first of them."""
+        if self._batch is None:
+            self._starter.start(launch.token, launch.spec, launch.shared)
+        elif launch.shared is None:
+            self._batch.launch(launch.token, launch.spec)
+        else:
+            gang = [o for o in outputs if isinstance(o, Launch) and o.shared is launch.shared]
+            if gang[0] is launch:
+                self._batch.launch_gang(launch.shared, [(o.token, o.spec) for o in gang])
+
+    async def _quit(self, *, stop_jobs: bool) -> None:
+        if stop_jobs and self._batch is not None:
+            await self._batch.stop_all("shutdown", QUIT_GRACE_SECS)
+        self._keeper.send({"do": "quit", "stopJobs": stop_jobs, "grace": QUIT_GRACE_SECS})
 
     def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
         self._do(self._session.launch_failed(token, sentence, time.monotonic(), fault))
 
     # ---- readers
 
-    def _serve_reader(self, op: ReadLog | ReadFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]) -> None:
+    def _serve_reader(self, op: ReadLog | ReadFile | KeepFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]) -> None:
         if len(self._readers) >= MAX_READERS:
             answering.close()
             self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
@@ -287,19 +350,23 @@ class _Agent:
                 data, offset, next_offset, dropped, end = await self._evidence.read(name, op.stream, op.offset, op.limit, 0, over)
                 self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
         except OSError as e:
-            self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e)
+            self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e, **about(op.token))
             self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
 
     async def _probe(self, op: ProbePorts) -> None:
-        busy = await asyncio.to_thread(ports.taken, op.ports)
+        # what listens on a login node says nothing of the nodes that jobs run on
+        busy = await asyncio.to_thread(ports.taken, op.ports) if self._batch is None else []
         self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
-    async def _fetch(self, op: ReadFile) -> None:
+    async def _fetch(self, op: ReadFile | KeepFile) -> None:
         """In a thread, because run directories may lie on a network file system."""
         try:
             async with self._few_threads:
                 await self._link.room()
-                piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
+                if isinstance(op, KeepFile):
+                    piece = await asyncio.to_thread(lib_copies.keep, op.lib_dir, op.name, op.offset, op.data, op.size, op.mtime_ns)
+                else:
+                    piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
         except Refusal as e:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
             return

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable, Sequence
 
 from ..runtime import processes
+from ..runtime.evidence import LOCK, MESSAGE
 from . import counters
 from .cgroups import Cgroup, of_process
 from .counters import Process
-from .keeping.layout import LOCK, MESSAGE
 
 
 class Execution:

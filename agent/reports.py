@@ -11,8 +11,8 @@ from typing import Any
 
 from ..protocol.ids import Token
 from ..protocol.messages import RunReport
+from ..runtime.evidence import INPUT, REPORT, last_report
 from .evidence import Evidence
-from .keeping.layout import INPUT, REPORT, last_report
 
 #: Pause between two reports of one execution (seconds).
 GAP_SECS = 0.2
@@ -29,8 +29,8 @@ class Reports:
         self._newest: dict[Token, RunReport] = {}
 
     def follow(self, token: Token) -> None:
-        """It runs. Nothing happens where it is followed already, or is no app's."""
-        if token not in self._following and self._evidence.path(token.name, INPUT).exists():
+        """It runs. Nothing happens where it is followed already, or is no app's. Never raises: it may have shut its folder already."""
+        if token not in self._following and os.path.exists(self._evidence.path(token.name, INPUT)):
             self._following[token] = asyncio.get_running_loop().create_task(self._follow(token))
 
     def leave(self, token: Token) -> None:
@@ -69,7 +69,7 @@ class Reports:
             return
         try:
             at = os.stat(path).st_mtime
-        except FileNotFoundError:  # the job removed it just now
+        except OSError:  # the job removed it just now, or shut its folder
             return
         report = self._newest[token] = RunReport(token=token, report=said, at=max(0.0, at))
         self._send(report)

@@ -6,6 +6,7 @@ connection begins with everything that is known. Nothing is ever stopped because
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -19,6 +20,7 @@ from ..protocol.messages import (
     Cancel,
     CancelCall,
     Execution,
+    KeepFile,
     Kill,
     ProbePorts,
     ReadFile,
@@ -88,9 +90,9 @@ class StopCall(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Answer this reader from a run directory: a piece of a file, or the result that was left there."""
+    """Answer this reader from a run directory: a piece of a file, or the result that was left there; or keep a piece of a file for it."""
 
-    op: ReadFile | Call
+    op: ReadFile | KeepFile | Call
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -166,7 +168,7 @@ class Session:
                 return [StartCall(message)]
             case CancelCall():
                 return [StopCall(message.op_id)]
-            case ReadFile():
+            case ReadFile() | KeepFile():
                 return [Fetch(message)]
             case Kill():
                 return [Quit(message.reason, message.stop_jobs)]
@@ -221,12 +223,17 @@ class Session:
 
     def keeper_said(self, said: dict[str, Any], mono: float) -> list[Output]:
         """`started` or `ended`, with the execution."""
-        execution = _execution(said)
-        known = self._known.get(execution.token)
-        if known is not None and known.execution.state == "ended":
-            return []
-        known = self._learn(execution, mono)
-        return [self._report(known, mono)] if self._up else []
+        return self.learned([_execution(said)], mono)
+
+    def learned(self, executions: Sequence[Execution], mono: float) -> list[Output]:
+        """What became of these, from whoever launched them. An end is final."""
+        out: list[Output] = []
+        for execution in executions:
+            known = self._known.get(execution.token)
+            if known is None or known.execution.state != "ended":
+                known = self._learn(execution, mono)
+                out += [self._report(known, mono)] if self._up else []
+        return out
 
     def launch_failed(self, token: Token, detail: str, mono: float, fault: str | None = None) -> list[Output]:
         """The agent itself could not hand it to the keeper. What the keeper has said of it since then stands. fault: see exits.FAULTS."""
@@ -239,9 +246,9 @@ class Session:
     # ---- questions
 
     def over(self, token: Token) -> bool:
-        """Is nothing of this execution left? (An unknown one is over: it was acknowledged, or never was.)"""
+        """Did it end? One that is not known may be on its way here; one that was acknowledged has its final evidence."""
         known = self._known.get(token)
-        return known is None or known.execution.state == "ended"
+        return known is not None and known.execution.state == "ended"
 
     def live(self) -> int:
         return sum(k.execution.state != "ended" for k in self._known.values())

@@ -1,16 +1,17 @@
 """From a task as it was asked for to the keeper's order to start it: its script, its input, its place in the login environment."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from ..protocol.errors import Refusal
-from ..protocol.ids import Token
+from ..protocol.ids import Token, about
+from ..protocol.job_script import exports, script
 from ..protocol.messages import Shared, TaskSpec
 from ..runtime.log import Log
 from . import job_input
 from .evidence import Evidence
-from .job_script import exports, script
 from .login_env import LoginEnvironment
 from .ports import taken
 
@@ -30,6 +31,12 @@ class Starter:
         #: what the tasks of a gang share, as lines of a script: they come one after the other
         self._shared: tuple[Shared | None, str] = (None, "")
 
+    def prepare(self) -> None:
+        """Find out the login environment now: whoever starts an agent soon starts something by it."""
+        task = asyncio.get_running_loop().create_task(self._find_out())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
     def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         """Give it to the keeper; the login profile's environment is found out before the first one."""
         if self._login.known is not None:
@@ -42,6 +49,10 @@ class Starter:
     def close(self) -> None:
         for task in self._later:
             task.cancel()
+
+    async def _find_out(self) -> None:
+        with contextlib.suppress(Refusal):  # said to those who need it
+            await self._login.find_out()
 
     async def _start_later(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         try:
@@ -73,7 +84,7 @@ class Starter:
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
-        self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, jid=token.jid)
+        self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, **about(token))
         self._send({
             "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,
             "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes, **order,

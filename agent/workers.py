@@ -341,11 +341,12 @@ class Workers:
         self._busy.pop(fork.pid, None)
         self._loop.remove_reader(fork.socket)
         self._loop.remove_reader(fork.output)
-        if len(work.printed) < PRINTED_KEPT:  # what it printed last
-            with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):  # what it printed last
+            if len(work.printed) < PRINTED_KEPT:
                 data = os.read(fork.output, PRINTED_KEPT - len(work.printed))
                 work.printed += data
                 work.printed_bytes += len(data)
+            work.printed_bytes += os.splice(fork.output, self._null, _AT_ONCE, flags=os.SPLICE_F_NONBLOCK)
         fork.close()
 
     # ---- what later calls need not import

@@ -4,7 +4,7 @@ from typing import assert_never
 
 import msgspec
 
-from .events import AgentEvent, AgentFolded, AgentGone, AgentStarted, AgentStartFailed, AgentStartRequested
+from .events import AgentEvent, AgentFolded, AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested
 from .state import AgentRecord
 
 #: Tokens that may still be in use: a start whose outcome was never heard of leaves an agent behind that holds an older one, and so
@@ -23,6 +23,10 @@ def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
             return msgspec.structs.replace(agent, handle=event.handle, starting=False, last_failure=None)
         case AgentStartFailed():
             return msgspec.structs.replace(agent, starting=False, last_failure=event.reason)
+        case AgentSignInNeeded():
+            # nobody has its token: it must not push out one that is in use
+            hashes = agent.token_hashes[:-1] if agent.starting and agent.attempt == event.attempt else agent.token_hashes
+            return msgspec.structs.replace(agent, starting=False, token_hashes=hashes)
         case AgentGone():
             hashes = () if event.ended else agent.token_hashes
             return msgspec.structs.replace(agent, handle=None, starting=False, token_hashes=hashes, last_failure=event.reason)

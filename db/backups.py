@@ -113,6 +113,7 @@ def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, pr
                     raise Refusal("storeDamaged", f"the log in {source} is not the one that its witness saw")
                 end = set_back(target, copied.head, lost, "restored", now)
                 deriving.receipts(old, target)
+                deriving.names(target, progress)
                 jobs = deriving.index(target, progress)
         finally:
             old.close()

@@ -11,7 +11,8 @@ import msgspec
 from ..protocol.errors import Refusal
 from .chain import Row, row
 from .events import Event, decode, encode, job_stream, schema_of, type_of
-from .store import Appended, Batch, Conflict, Done, IndexRow, Receipt, Stored
+from .naming import names_of
+from .store import Appended, Batch, Conflict, Done, IndexRow, Name, Receipt, Stored
 
 Heard = Callable[[Sequence[Stored]], None]
 #: Named places on the way of a group of batches; see `POINTS`. What it raises is what a disk would have said there.
@@ -91,6 +92,7 @@ class Group:
         self.versions: dict[str, int] = {}
         self.index: dict[str, IndexRow] = {}
         self.receipts: list[Receipt] = []
+        self.names: list[Name] = []
         self.results: list[tuple[Done, Appended | Refusal]] = []
         self._version_of = version_of
 
@@ -132,6 +134,7 @@ class Group:
         self.checksum = row_.checksum
         self.rows.append(row_)
         self.heard.append(Stored(self.position, stream, version, fact.event))
+        self.names += names_of(stream, fact.event)
 
     def refused(self, refusal: Refusal) -> list[tuple[Done, Appended | Refusal]]:
         """What to tell when the transaction failed: everybody in it is refused."""

@@ -93,6 +93,7 @@ def compact(
                 _copy(old, target, plan, events, progress)
                 done = _chain(target, plan, head, events, rules.at)
                 deriving.receipts(old, target)
+                deriving.names(target, progress)
                 _same_jobs(target, progress)
         finally:
             old.close()

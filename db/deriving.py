@@ -1,4 +1,4 @@
-"""What is derived from a log, made from nothing: kinds, receipts and index in a new file, and the records beside it."""
+"""What is derived from a log, made from nothing: kinds, receipts, names and index in a new file, and the records beside it."""
 
 import contextlib
 import os
@@ -16,6 +16,7 @@ from .events import JobFolded, RunRequested, StopRequested
 from .faults import UNREADABLE
 from .index import index_row
 from .inspection import EVERY, Progress, folded, opened
+from .naming import write_names
 from .projection import record_bytes
 from .receipts import KEPT_SECS
 from .records import FOLDER as RECORDS
@@ -65,6 +66,13 @@ def receipts(old: sqlite3.Connection | None, target: sqlite3.Connection) -> None
             rows.append((run.spec.uid, run.req_id, jid, run.serial, run.queued_at))
     target.execute("BEGIN IMMEDIATE")
     insert(target, INSERT_RECEIPTS, rows)
+    target.execute("COMMIT")
+
+
+def names(target: sqlite3.Connection, progress: Progress) -> None:
+    """The table of what jobs and agents are found by."""
+    target.execute("BEGIN IMMEDIATE")
+    write_names(target, progress)
     target.execute("COMMIT")
 
 

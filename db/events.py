@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.batch import BatchState
 from ..protocol.diagnosis import Diagnosis
 from ..protocol.errors import Refusal
 from ..protocol.exits import ExitInfo
@@ -69,6 +70,13 @@ class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
+
+
+class TaskSubmitted(_Event, frozen=True, kw_only=True, tag="TaskSubmitted"):
+    """A batch scheduler has accepted it, under the number that `batch` has. Once for each token."""
+
+    token: Token
+    batch: BatchState
 
 
 class TaskStarted(_Event, frozen=True, kw_only=True, tag="TaskStarted"):
@@ -189,6 +197,14 @@ class AgentStartFailed(_Event, frozen=True, kw_only=True, tag="AgentStartFailed"
     reason: str
 
 
+class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeeded"):
+    """Its user has to sign in before it can be started: it was not, and its token was given to nobody."""
+
+    agent_key: AgentKey
+    attempt: int
+    reason: str
+
+
 class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
     """The driver found that keeper and agent are not there any more. ended: it had ended them itself, so there is no mistake."""
 
@@ -260,10 +276,10 @@ class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
 
 
 JobEvent = (
-    RunRequested | DependencyEnded | TaskPlaced | TaskStarted | StopRequested | TaskHeld | TaskEnded | AttemptDecided | AttemptEnded
-    | RunEnded | RunPurged | JobFolded
+    RunRequested | DependencyEnded | TaskPlaced | TaskSubmitted | TaskStarted | StopRequested | TaskHeld | TaskEnded | AttemptDecided
+    | AttemptEnded | RunEnded | RunPurged | JobFolded
 )
-AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone | AgentFolded
+AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone | AgentFolded
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 Event = JobEvent | AgentEvent | SystemEvent
 
@@ -271,9 +287,26 @@ Event = JobEvent | AgentEvent | SystemEvent
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
 #: Schema version written for each event type; absent means 1.
-VERSIONS: dict[str, int] = {}
+VERSIONS: dict[str, int] = {"JobFolded": 3}
+
+
+def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
+    """A run whose driver is left out is one of the driver local: it was the default once, and there is none any more."""
+    run = event["job"].get("run")
+    if run is not None:
+        run["spec"].setdefault("driver", "local")
+    return event
+
+
+def _without_batch(event: dict[str, Any]) -> dict[str, Any]:
+    """Nothing was given to a batch scheduler yet: what is new has its default."""
+    return event
+
+
 #: (type, version) -> function from the JSON object of that version to the object of the next.
-UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
+    ("JobFolded", 1): _with_driver, ("JobFolded", 2): _without_batch,
+}
 
 SYSTEM = "system"
 

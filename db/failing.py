@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from .batches import POINTS, Point
-from .store import Batch, Done, EventStore, IndexRow, Receipt, Stored, Tally
+from .store import Batch, Done, EventStore, IndexRow, Name, Receipt, Stored, Tally
 
 
 class Faults:
@@ -85,6 +85,12 @@ class FailingStore:
         self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
     ) -> list[IndexRow]:
         return self._store.group(prefix, statuses=statuses, after=after, limit=limit)
+
+    def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
+        return self._store.names(prefix, uid, limit)
+
+    def agents(self) -> list[str]:
+        return self._store.agents()
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         return self._store.receipt(uid, req_id)

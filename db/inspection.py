@@ -18,6 +18,7 @@ from .events import CHECKPOINTS, JobFolded
 from .faults import UNREADABLE, not_opened
 from .index import index_row
 from .job import evolve
+from .naming import differences
 from .opening import repair, successor
 from .projection import record_bytes
 from .reading import Reader
@@ -105,6 +106,9 @@ def check_file(path: Path, records: Path | None, progress: Progress = silent) ->
         connection.execute("BEGIN")
         _check_log(connection, report, mark, progress)
         _check_streams(connection, report, records, progress)
+        if known_layout(connection, path) > 1:
+            for what, position in differences(connection, report.whole_up_to):
+                report.add("index", what, position)
         for (text,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
             if text != "ok":
                 report.add("file", str(text))

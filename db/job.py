@@ -24,6 +24,7 @@ from .events import (
     TaskHeld,
     TaskPlaced,
     TaskStarted,
+    TaskSubmitted,
 )
 from .state import Attempt, Decided, Held, Job, PastRun, Run, Stop, Task
 
@@ -49,6 +50,8 @@ def evolve(job: Job, event: JobEvent) -> Job:
             return _with_run(job, event.token.serial, lambda run: _placed(run, task))
         case DependencyEnded():
             return _with_run(job, event.serial, lambda run: _dependency_ended(run, event))
+        case TaskSubmitted():
+            return _submitted(job, event)
         case TaskStarted():
             return _started(job, event)
         case StopRequested():
@@ -149,6 +152,21 @@ def _change_task(run: Run, token: Token, **fields: object) -> Run:
     return _change_attempt(run, token.attempt, changed)
 
 
+def _submitted(job: Job, e: TaskSubmitted) -> Job:
+    if job.run is not None and job.run.serial == e.token.serial:
+        return msgspec.structs.replace(job, run=_change_task(job.run, e.token, batch=e.batch))
+    return _change_past(job, e.token, batch=e.batch)
+
+
+def _change_past(job: Job, token: Token, **fields: object) -> Job:
+    """A task of an earlier run that still lives."""
+    return msgspec.structs.replace(job, history=tuple(
+        p if p.serial != token.serial else msgspec.structs.replace(p, live_tasks=tuple(
+            msgspec.structs.replace(t, **fields) if t.token == token else t for t in p.live_tasks
+        )) for p in job.history
+    ))
+
+
 def _started(job: Job, e: TaskStarted) -> Job:
     fields = {"pid": e.pid, "start_ticks": e.start_ticks, "started_at": e.started_at, "host": e.host, "boot_id": e.boot_id}
     run = job.run
@@ -156,11 +174,7 @@ def _started(job: Job, e: TaskStarted) -> Job:
         run = _change_task(run, e.token, **fields)
         status = RUNNING if run.status == PENDING else run.status
         return msgspec.structs.replace(job, run=msgspec.structs.replace(run, status=status, started_at=run.started_at or e.started_at))
-    return msgspec.structs.replace(job, history=tuple(
-        p if p.serial != e.token.serial else msgspec.structs.replace(p, live_tasks=tuple(
-            msgspec.structs.replace(t, **fields) if t.token == e.token else t for t in p.live_tasks
-        )) for p in job.history
-    ))
+    return _change_past(job, e.token, **fields)
 
 
 def _ended(job: Job, e: TaskEnded) -> Job:

@@ -10,7 +10,7 @@ from ..protocol.status import ACTIVE
 from .batches import Group, Heard, Point, Waiting, nowhere, tell, waiting
 from .chain import START, Row
 from .faults import describe, passing
-from .store import Appended, Batch, Deliver, Done, IndexRow, Receipt, Stored, Tally
+from .store import Appended, Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
 
 
 class MemoryStore:
@@ -23,6 +23,7 @@ class MemoryStore:
         self._streams: dict[str, list[Stored]] = {}
         self._index: dict[str, IndexRow] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._names: set[Name] = set()
         self._waiting: list[Waiting] = []
         self._listeners: list[Heard] = []
         self._failure: Refusal | None = None
@@ -55,7 +56,7 @@ class MemoryStore:
         after = MemoryStore(self._deliver, hold=self._hold, point=self._point)
         after._rows, after._log = list(self._rows), list(self._log)
         after._streams = {name: list(events) for name, events in self._streams.items()}
-        after._index, after._receipts = dict(self._index), dict(self._receipts)
+        after._index, after._receipts, after._names = dict(self._index), dict(self._receipts), set(self._names)
         if doubtful and self._doubtful is not None:
             after._keep(self._doubtful)
         self._closed = True
@@ -75,13 +76,14 @@ class MemoryStore:
         except Exception as e:
             return [], group.refused(self._failed(e, fatal=not passing(e)))
         index = {jid: self._index.get(jid) for jid in group.index}
+        names = set(group.names) - self._names
         self._keep(group)
         try:
             self._point("committed")
             self._point("witnessed")
         except Exception as e:
             # written, but nobody may rely on it: as a real store, it shows nothing of it and stays shut
-            self._drop(group, index)
+            self._drop(group, index, names)
             return [], group.refused(self._failed(e, fatal=True))
         return group.heard, group.results
 
@@ -92,10 +94,12 @@ class MemoryStore:
             self._streams.setdefault(s.stream, []).append(s)
         self._index.update(group.index)
         self._receipts.update({(r.uid, r.req_id): r for r in group.receipts})
+        self._names.update(group.names)
 
-    def _drop(self, group: Group, index: dict[str, IndexRow | None]) -> None:
+    def _drop(self, group: Group, index: dict[str, IndexRow | None], names: set[Name]) -> None:
         count = len(self._log) - len(group.heard)
         self._rows, self._log = self._rows[:count], self._log[:count]
+        self._names -= names
         for s in group.heard:
             self._streams[s.stream] = [old for old in self._streams[s.stream] if old.position <= count]
         for r in group.receipts:
@@ -185,6 +189,14 @@ class MemoryStore:
             and (after is None or (len(r.jid), r.jid) > (len(after), after))
         ]
         return sorted(rows, key=lambda r: (len(r.jid), r.jid))[:limit]
+
+    def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
+        self._check()
+        return sorted(n for n in self._names if n.name.startswith(prefix) and uid in (None, n.uid))[:limit]
+
+    def agents(self) -> list[str]:
+        self._check()
+        return sorted(stream.removeprefix("agent/") for stream, events in self._streams.items() if stream.startswith("agent/") and events)
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         self._check()

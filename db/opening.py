@@ -1,8 +1,8 @@
 """Opening the store: nothing is taken for granted. What was witnessed as durable must be there, or the start is refused.
 
 In order: whose it is, the lock, then the layout, the tail of the log against the witness and the kinds of events in it, first
-without writing a byte: what is refused is left as it was found. Then everything that can be read is put on the disk for good
-(a killed process may have left it in the page cache) before anything is built on it.
+without writing a byte: what is refused is left as it was found. A file of an older layout gets what it lacks. Then everything that
+can be read is put on the disk for good (a killed process may have left it in the page cache) before anything is built on it.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from ..runtime.filesystems import foreign_owner, user_name
 from .chain import START, Broken, follow, stored
 from .events import LogCompacted, LogSetBack, decode, known
 from .faults import UNREADABLE, not_opened
+from .layouts import Say, bring_up, quiet
 from .schema import ROW_COLUMNS, create, known_layout, last_before, open_for_reading, open_for_writing, rows_after
 from .witness import NAME, NOTHING, Mark, Witness
 
@@ -43,9 +44,12 @@ def repair(path: Path) -> str:
     )
 
 
-def open_store(path: Path) -> Opened:
+def open_store(path: Path, say: Say = quiet) -> Opened:
     """The store at `path`, created where nothing ever was. Raises Refusal and has written nothing then: rootBusy, storageUnavailable,
-    storeDamaged, unknownEvent, foreignRoot."""
+    storeDamaged, unknownEvent, foreignRoot.
+
+    say: told how far it is, should it take long.
+    """
     try:
         owned(path.parent)
         if _there(path) and not (path.parent / NAME).exists():
@@ -55,7 +59,7 @@ def open_store(path: Path) -> Opened:
     except OSError as e:
         raise not_opened(e, str(path.parent), lambda: repair(path)) from None
     try:
-        return _open(path, witness)
+        return _open(path, witness, say)
     except BaseException:
         witness.close()
         raise
@@ -69,7 +73,7 @@ def owned(folder: Path) -> None:
         raise Refusal("foreignRoot", f"{there} belongs to {owner}, and this process runs as {user_name(os.geteuid())}; nothing was written")
 
 
-def _open(path: Path, witness: Witness) -> Opened:
+def _open(path: Path, witness: Witness, say: Say) -> Opened:
     mark = _believed(path, witness)
     _look(path, mark)
     try:
@@ -77,12 +81,15 @@ def _open(path: Path, witness: Witness) -> Opened:
     except (*UNREADABLE, OSError) as e:
         raise not_opened(e, str(path), lambda: repair(path)) from None
     try:
-        if not known_layout(connection, path):
+        layout = known_layout(connection, path)
+        if not layout:
             _refuse_foreign_file(connection, path, mark)
             create(connection)
         head = verify_tail(connection, mark, path)
         kinds = verify_kinds(connection, path)
         receipts = _last_receipt(connection)
+        if layout:
+            bring_up(connection, layout, say)
         settle(connection, path)
         if head != mark:
             witness.reset(head.position, head.checksum)

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.batch import BatchState
 from ..protocol.ids import split_jid
+from ..protocol.requests import RunSpec
 from ..protocol.status import PURGED, RUNNING
 from .state import Attempt, Job, PastRun, Run, Task
 from .usage import result_usage
@@ -40,8 +42,8 @@ def _run(run: Run) -> dict[str, Any]:
     diagnosis = run.diagnosis
     state, message = _what(run)
     report = (run.exit.report if run.exit else None) or {}
-    return {
-        "alert": report.get("alert"), "attempts": [attempt(a) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
+    return _said({}, _batch(run)) | {
+        "alert": report.get("alert"), "attempts": [attempt(a, spec) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
         "computeJobEnd": run.ended_at, "computeJobHash": spec.compute_job_hash, "computeJobQueued": run.queued_at,
         "computeJobSerial": run.serial, "computeJobStart": run.started_at,
         "driverDetails": {"type": spec.driver, "host": (last.host or last.agent_key.host) if last else None},
@@ -102,7 +104,18 @@ def _what(run: Run) -> tuple[str | None, str]:
         return "dependency", f"waiting for the end of {len(run.waits_for)} other run{'s' * (len(run.waits_for) > 1)}"
     if run.retry is not None:
         return "retry_wait", f"attempt {run.attempt + 1} follows: {run.retry.reason}"
-    return ("starting", "being started") if run.live_tasks else ("queued", "waiting to be placed")
+    if not run.live_tasks:
+        return "queued", "waiting to be placed"
+    said = _batch(run)
+    if said is not None:
+        return "slurm", f"in the queue of {said.cluster}, Slurm job {said.job_id}"
+    return "starting", "being started"
+
+
+def _batch(run: Run) -> BatchState | None:
+    """The last word of its batch scheduler that is on record, of its latest attempt."""
+    tasks = run.attempts[-1].tasks if run.attempts else ()
+    return next((said for t in tasks if (said := t.batch_said) is not None), None)
 
 
 def _canceled_after(run: Run) -> float | None:
@@ -121,11 +134,11 @@ def _stop(run: Run) -> dict[str, Any] | None:
     return None if s is None else {"at": s.at, "by": s.by, "graceSecs": s.grace_secs, "note": s.note, "reason": s.reason}
 
 
-def attempt(a: Attempt) -> dict[str, Any]:
+def attempt(a: Attempt, spec: RunSpec | None = None) -> dict[str, Any]:
     """One attempt, as records and replies have it."""
     decided, retry = a.decided, a.retry
     return {
-        "number": a.number, "endedAt": a.ended_at, "reason": a.reason, "tasks": [task(t) for t in a.tasks],
+        "number": a.number, "endedAt": a.ended_at, "reason": a.reason, "tasks": [task(t, spec) for t in a.tasks],
         "decided": None if decided is None else {
             "at": decided.at, "succeeded": decided.succeeded, "reason": decided.reason, "role": decided.role, "index": decided.index,
         },
@@ -134,17 +147,34 @@ def attempt(a: Attempt) -> dict[str, Any]:
     }
 
 
-def task(t: Task) -> dict[str, Any]:
-    """One execution, as records and replies have it."""
+def task(t: Task, spec: RunSpec | None = None) -> dict[str, Any]:
+    """One execution, as records and replies have it. spec: of its run, where the image of its container is wanted."""
     diagnosis = t.diagnosis
-    return {
-        "role": t.token.role, "index": t.token.index, "state": task_state(t), "address": t.address,
+    return _said(_container(t, spec), t.batch_said) | {
+        "role": t.token.role, "index": t.token.index, "state": task_state(t), "address": _address(t),
         "ports": {label: list(ports) for label, ports in t.ports.items()}, "gpus": list(t.gpus),
         "heldUntil": None if t.held is None or not t.live else t.held.at + t.held.secs,
         "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
         "token": str(t.token), "agentKey": str(t.agent_key), "opId": t.op_id, "placedAt": t.placed_at, "pid": t.pid, "host": t.host,
         "startedAt": t.started_at, "endedAt": t.ended_at, "exit": None if t.exit is None else msgspec.to_builtins(t.exit),
     }
+
+
+def _address(t: Task) -> str:
+    """Where it can be reached, as far as that is known: with a batch scheduler the name of its node, as soon as it has one."""
+    return t.address if not t.address.startswith("@") else t.host or ""
+
+
+def _said(out: dict[str, Any], batch: BatchState | None) -> dict[str, Any]:
+    """With what its batch scheduler said last; without a word where none has it."""
+    return out if batch is None else out | {"batch": msgspec.to_builtins(batch)}
+
+
+def _container(t: Task, spec: RunSpec | None) -> dict[str, Any]:
+    """Of a task in a container of its own: the image that was asked for, None for the pool's. Of others nothing."""
+    if spec is None or t.agent_key.kind != "container":
+        return {}
+    return {"image": next((r.image for r in spec.roles if r.name == t.token.role), None)}
 
 
 def _past(p: PastRun) -> dict[str, Any]:

@@ -16,11 +16,17 @@ from .events import CHECKPOINTS
 from .faults import UNREADABLE, not_opened
 from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
-from .store import IndexRow, Receipt, Stored, Tally
+from .store import IndexRow, Name, Receipt, Stored, Tally
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
 _STREAM = (
     f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
+)
+#: From one stream to the next by the index, however many events each of them has.
+_AGENTS = (
+    "WITH RECURSIVE s(stream) AS (SELECT min(stream) FROM events WHERE stream > 'agent/' AND stream < 'agent0' UNION ALL"
+    " SELECT (SELECT min(e.stream) FROM events AS e WHERE e.stream > s.stream AND e.stream < 'agent0') FROM s WHERE s.stream IS NOT NULL)"
+    " SELECT stream FROM s WHERE stream IS NOT NULL"
 )
 
 T = TypeVar("T")
@@ -29,6 +35,7 @@ _LAST = "\U0010ffff"
 #: Names as msgspec knows them, in the order of the columns.
 _INDEX_FIELDS = IndexRow.__struct_encode_fields__
 _TALLY_FIELDS = Tally.__struct_encode_fields__
+_NAME_FIELDS = Name.__struct_encode_fields__
 _RECEIPT_FIELDS = Receipt.__struct_encode_fields__
 
 
@@ -126,6 +133,17 @@ class Reader:
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY LENGTH(jid), jid LIMIT ?"
         return [self._right(index_row, r) for r in self._rows(query, (*values, limit))]
 
+    def names(self, prefix: str, uid: str | None, limit: int) -> list[Name]:
+        where, values = "name >= ? AND name < ?", [prefix, prefix + _LAST]
+        if uid is not None:
+            where += " AND (instr(stream, ?) = 1 OR instr(stream, ?) > 0)"
+            values += (f"job/{uid}-", f".{uid}@")
+        query = f"SELECT name, what, stream FROM names WHERE {where} ORDER BY name, what, stream LIMIT ?"
+        return [self._right(_name, r) for r in self._rows(query, (*values, limit))]
+
+    def agents(self) -> list[str]:
+        return [stream.removeprefix("agent/") for (stream,) in self._rows(_AGENTS, ()) if isinstance(stream, str)]
+
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         rows = self._rows("SELECT uid, req_id, jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?", (uid, req_id))
         return self._right(_receipt, rows[0]) if rows else None
@@ -158,6 +176,10 @@ def index_row(r: tuple[Any, ...]) -> IndexRow:
 
 def _tally(r: tuple[Any, ...]) -> Tally:
     return msgspec.convert(dict(zip(_TALLY_FIELDS, (*r[:2], r[2] == 1, *r[3:]), strict=True)), Tally)
+
+
+def _name(r: tuple[Any, ...]) -> Name:
+    return msgspec.convert(dict(zip(_NAME_FIELDS, r, strict=True)), Name)
 
 
 def _receipt(r: tuple[Any, ...]) -> Receipt:

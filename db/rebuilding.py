@@ -44,6 +44,7 @@ def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
                 copied = copy(old, target, None, progress)
                 _as_witnessed(target, copied.head, mark, path)
                 deriving.receipts(old, target)
+                deriving.names(target, progress)
                 jobs = deriving.index(target, progress)
         finally:
             old.close()

@@ -92,6 +92,7 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
                 copied = Copied(NOTHING, 0) if old is None else copy(old, target, up_to, progress)
                 end = set_back(target, copied.head, lost, "repaired", time.time() if now is None else now)
                 deriving.receipts(old, target)
+                deriving.names(target, progress)
                 jobs = deriving.index(target, progress)
         finally:
             if old is not None:

@@ -1,6 +1,7 @@
 """The SQLite file: its tables, how it is opened, and the statements that more than one module needs.
 
-`events` is the log. `jobs`, `receipts` and `kinds` are derived from it and written in the same transaction.
+`events` is the log. `jobs`, `receipts`, `names` and `kinds` are derived from it and written in the same transaction.
+Layout 1 had no `names`: a file of that layout gets them when it is opened for writing (see `layouts`).
 """
 
 import os
@@ -14,7 +15,7 @@ from .chain import START
 
 FILE = "events.sqlite"
 #: What stands in `PRAGMA user_version`.
-LAYOUT = 1
+LAYOUT = 2
 #: For `file` and people; nothing depends on it.
 APPLICATION_ID = 0x6A736372
 
@@ -37,6 +38,10 @@ CREATE TABLE receipts (
 );
 CREATE TABLE kinds (type TEXT NOT NULL, schema INTEGER NOT NULL, PRIMARY KEY (type, schema)) WITHOUT ROWID;
 """
+#: What layout 2 has in addition.
+NAMES_TABLE = """
+CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL, PRIMARY KEY (name, what, stream)) WITHOUT ROWID;
+"""
 
 #: Text as bytes: what a damaged file holds need not be UTF-8.
 ROW_COLUMNS = (
@@ -57,6 +62,7 @@ INSERT_EVENTS = _inserts("INSERT INTO events", 8)
 INSERT_JOBS = _inserts("INSERT OR REPLACE INTO jobs", 13)
 INSERT_RECEIPTS = _inserts("INSERT OR REPLACE INTO receipts (uid, req_id, jid, serial, at)", 5)
 INSERT_KINDS = _inserts("INSERT OR IGNORE INTO kinds", 2)
+INSERT_NAMES = _inserts("INSERT OR IGNORE INTO names", 3)
 
 
 def insert(connection: sqlite3.Connection, statements: Inserts, rows: Sequence[Sequence[Any]]) -> None:
@@ -129,9 +135,7 @@ def create(connection: sqlite3.Connection) -> None:
     """The tables, all of them or none. Raises sqlite3.Error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in _TABLES.split(";"):
-            if statement.strip():
-                connection.execute(statement)
+        make_tables(connection, _TABLES + NAMES_TABLE)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")
@@ -139,6 +143,13 @@ def create(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def make_tables(connection: sqlite3.Connection, statements: str) -> None:
+    """Within the caller's transaction, which `executescript` would end."""
+    for statement in statements.split(";"):
+        if statement.strip():
+            connection.execute(statement)
 
 
 def rows_after(connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1) -> Iterable[tuple[Any, ...]]:

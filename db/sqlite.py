@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..protocol.errors import Refusal
 from .batches import Heard, Point, nowhere, waiting
+from .layouts import Say, quiet
 from .opening import open_store
 from .reading import Reader
-from .store import Batch, Deliver, Done, IndexRow, Receipt, Stored, Tally
+from .store import Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
 from .writer import Writer
 
 
@@ -20,18 +21,19 @@ class SqliteStore:
 
     deliver: as `loop.call_soon_threadsafe`, called from the writer's thread, once for each group of batches.
     point: called at the places named in `batches.POINTS`, in the writer's thread; what it raises counts as the disk's answer.
+    say: told how far it is, should opening take long.
     Raises Refusal: rootBusy, storageUnavailable, storeDamaged, unknownEvent.
     """
 
     def __init__(
-        self, path: Path, deliver: Deliver, *, monotonic: Callable[[], float] = time.monotonic, point: Point = nowhere
+        self, path: Path, deliver: Deliver, *, monotonic: Callable[[], float] = time.monotonic, point: Point = nowhere, say: Say = quiet
     ) -> None:
         self.path = path
         self._deliver = deliver
         self._listeners: list[Heard] = []
         self._era = 0
         self._closed = False
-        self._writer = Writer(open_store(path), deliver, self._listeners, monotonic, point)
+        self._writer = Writer(open_store(path, say), deliver, self._listeners, monotonic, point)
         try:
             self._reader = Reader(path)
         except BaseException:
@@ -81,6 +83,12 @@ class SqliteStore:
         self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
     ) -> list[IndexRow]:
         return self._open().group(prefix, statuses, after, limit)
+
+    def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
+        return self._open().names(prefix, uid, limit)
+
+    def agents(self) -> list[str]:
+        return self._open().agents()
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         return self._open().receipt(uid, req_id)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.batch import BatchState
 from ..protocol.diagnosis import Behavior, Diagnosis
 from ..protocol.exits import ExitInfo
 from ..protocol.ids import AgentKey, Token
@@ -49,10 +50,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
     held: Held | None = None
+    #: as its batch scheduler accepted it
+    batch: BatchState | None = None
 
     @property
     def live(self) -> bool:
         return self.ended_at is None
+
+    @property
+    def batch_said(self) -> BatchState | None:
+        """The last word of its batch scheduler that is on record."""
+        if self.exit is not None and isinstance(self.exit.batch, BatchState):
+            return self.exit.batch
+        return self.batch
 
     @property
     def place(self) -> Place:

@@ -70,6 +70,22 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     at: float
 
 
+class Name(msgspec.Struct, frozen=True, order=True):
+    """What a job or an agent is found by besides its own name. what: `op`, `request`, `slurm` or `container`. stream: whose it is."""
+
+    name: str
+    what: str
+    stream: str
+
+    @property
+    def uid(self) -> str | None:
+        """Whose it is; None where the stream is nobody's."""
+        kind, _, rest = self.stream.partition("/")
+        if kind == "agent":
+            return rest.partition("@")[0].rpartition(".")[2]
+        return rest.partition("-")[0] if kind == "job" else None
+
+
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[Write, ...]
     index: tuple[IndexRow, ...] = ()
@@ -144,6 +160,15 @@ class EventStore(Protocol):
 
         after: only what comes behind this jid, which need not be there. statuses: only jobs with one of these.
         """
+
+    def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
+        """Names (of this user's jobs and agents) that begin with `prefix`, in their order.
+
+        They are derived from the events and written in the same transaction.
+        """
+
+    def agents(self) -> list[str]:
+        """The keys of all agents that the log knows, in order."""
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         """What this user's reqId led to, remembered for at least 24 hours."""

@@ -10,10 +10,12 @@ from typing import Any, assert_never
 
 import msgspec
 
+from ..protocol.batch import BatchState
 from ..protocol.ids import Token, printable, short_op
 from .events import (
     AgentFolded,
     AgentGone,
+    AgentSignInNeeded,
     AgentStarted,
     AgentStartFailed,
     AgentStartRequested,
@@ -35,6 +37,7 @@ from .events import (
     TaskHeld,
     TaskPlaced,
     TaskStarted,
+    TaskSubmitted,
     type_of,
 )
 from .store import Stored
@@ -83,9 +86,9 @@ def sentence(event: Event) -> str:
             return _of_run(event)
         case AttemptDecided() | AttemptEnded():
             return _of_attempt(event)
-        case TaskPlaced() | TaskStarted() | TaskHeld() | TaskEnded():
+        case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskHeld() | TaskEnded():
             return _of_task(event)
-        case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentGone():
+        case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone():
             return _of_agent(event)
         case JobFolded() | AgentFolded() | SystemFolded():
             return _of_checkpoint(event)
@@ -164,18 +167,21 @@ def _asked(event: RunRequested) -> str:
     return (f": {roles}" if roles else "") + waits
 
 
-def _of_task(event: TaskPlaced | TaskStarted | TaskHeld | TaskEnded) -> str:
+def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskHeld | TaskEnded) -> str:
     match event:
         case TaskPlaced():
             return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
+        case TaskSubmitted(batch=batch):
+            return f"{_task(event.token)} submitted to {batch.cluster}: Slurm job {batch.job_id}{_queue(batch)}"
         case TaskStarted():
-            return f"{_task(event.token)} started: pid {event.pid} on {event.host}"
+            pid = f"pid {event.pid} on " if event.pid else "on "
+            return f"{_task(event.token)} started: {pid}{event.host}"
         case TaskHeld():
             how = _said(event.exit.sentence())
             return f"{_task(event.token)} failed and is kept for {event.secs:g} s, so that it can be looked at: {how}"
         case TaskEnded():
             stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
-            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}{_meaning(event)}"
+            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}{_meaning(event)}{_by_slurm(event)}"
         case _:
             assert_never(event)
 
@@ -185,7 +191,23 @@ def _meaning(event: TaskEnded) -> str:
     return "" if found is None or event.exit.stop_reason else f" ({found.phrase}, {found.type})"
 
 
-def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentGone) -> str:
+def _queue(batch: BatchState) -> str:
+    """Where it was put."""
+    asked = [f"{what} {_said(name)}" for what, name in (("partition", batch.partition), ("account", batch.account)) if name]
+    return f" ({', '.join(asked)})" if asked else ""
+
+
+def _by_slurm(event: TaskEnded) -> str:
+    """What its batch scheduler said last."""
+    batch = event.exit.batch
+    if not isinstance(batch, BatchState) or batch.job_id is None:
+        return ""
+    by = f", canceled by {_said(batch.canceled_by)}" if batch.canceled_by else ""
+    on = f" on {_said(batch.nodes)}" if batch.nodes else ""
+    return f"; Slurm job {batch.job_id} was {_said(batch.state) or 'known no more'}{by}{on}"
+
+
+def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone) -> str:
     match event:
         case AgentStartRequested():
             return f"agent {event.agent_key} is to start (attempt {event.attempt})"
@@ -193,6 +215,8 @@ def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | Age
             return f"agent {event.agent_key} started"
         case AgentStartFailed():
             return f"agent {event.agent_key} could not be started (attempt {event.attempt}): {_said(event.reason)}"
+        case AgentSignInNeeded():
+            return f"agent {event.agent_key} waits for its user to sign in (attempt {event.attempt}): {_said(event.reason)}"
         case AgentGone():
             return f"agent {event.agent_key} is gone: {_said(event.reason)}"
         case _:

@@ -20,7 +20,7 @@ from .batches import Group, Heard, Point, Waiting, tell
 from .faults import describe, passing
 from .opening import Opened
 from .receipts import Ages
-from .schema import INSERT_EVENTS, INSERT_JOBS, INSERT_KINDS, INSERT_RECEIPTS, checksum_at, insert
+from .schema import INSERT_EVENTS, INSERT_JOBS, INSERT_KINDS, INSERT_NAMES, INSERT_RECEIPTS, checksum_at, insert
 from .store import Appended, Deliver, Done, IndexRow, Stored
 from .witness import Mark
 
@@ -176,11 +176,12 @@ class Writer:
         insert(c, INSERT_EVENTS, group.rows)
         insert(c, INSERT_JOBS, [_columns(r) for r in group.index.values()])
         insert(c, INSERT_RECEIPTS, [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in group.receipts])
+        insert(c, INSERT_NAMES, [(n.name, n.what, n.stream) for n in group.names])
         insert(c, INSERT_KINDS, sorted(kinds))
         c.execute("COMMIT")
         self._kinds |= kinds
         self._ages.seen(group.receipts)
-        self._pages += 4 + len(group.rows) + len(group.index)
+        self._pages += 4 + len(group.rows) + len(group.index) + len(group.names)
 
     # ---- when it fails
 

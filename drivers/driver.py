@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..protocol.ids import AgentKey, OpId, Token
-from ..protocol.messages import Shared, TaskRun, TaskSpec
+from ..protocol.messages import Shared, TaskRun, TaskSpec, ToSupervisor
 
 Handle = dict[str, Any]
 
@@ -24,10 +24,14 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """state: `alive`, `gone` (certainly not running any more), or `unknown` (nobody can tell now). detail: one sentence."""
+    """state: `alive`, `gone` (certainly not running any more), or `unknown` (nobody can tell now). detail: one sentence.
+
+    sign_in: nobody can tell, or start it, before its user has signed in.
+    """
 
     state: Literal["alive", "gone", "unknown"]
     detail: str = ""
+    sign_in: bool = False
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +42,16 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """tasks: who launches them, the agent's keeper or the driver itself. same_machine: do agents die with this machine?"""
+    """tasks: who launches them, the agent's keeper or the driver itself. same_machine: do agents die with this machine?
+
+    containers: tasks of runs with roles get containers of their own, at places of kind `container`, which the driver speaks for.
+    volumes: directories of the site that these may name.
+    """
 
     tasks: Literal["keeper", "driver"]
     same_machine: bool
+    containers: bool = False
+    volumes: tuple[str, ...] = ()
 
 
 class AgentDriver(Protocol):
@@ -49,7 +59,11 @@ class AgentDriver(Protocol):
     capabilities: Capabilities
 
     async def start(self, spec: AgentSpec) -> Handle:
-        """Start keeper and agent. Success: they run (connected they are when they say `alive`). Raises Refusal("agentUnavailable")."""
+        """Start keeper and agent. Success: they run (connected they are when they say `alive`).
+
+        Raises Refusal("agentUnavailable"), or ("signInNeeded"): nothing was tried, and nothing will come of trying before its user
+        has signed in.
+        """
 
     async def find(self, handle: Handle) -> Found:
         """Is what `start` returned this handle for still there? Never raises for a handle of an earlier version or boot."""
@@ -58,7 +72,10 @@ class AgentDriver(Protocol):
         """End agent and keeper with all that they run; returns when nothing of them is left. Idempotent."""
 
     async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        """Bytes of a file of the agent's folder and the file's size; (b"", 0) where there is none. For agents that are gone."""
+        """Bytes of a file of the agent's folder and the file's size; (b"", 0) where there is none. For agents that are gone.
+
+        Raises Refusal("agentUnavailable" | "signInNeeded").
+        """
 
     def capacity(self) -> Capacity:
         """What can run here at once."""
@@ -68,6 +85,22 @@ class AgentDriver(Protocol):
 
     async def close(self) -> None:
         """Give back what this process holds. Agents and jobs live on."""
+
+
+class Spokesman(Protocol):
+    """Who hears what a driver says for places where no agent connects, and of its hosts. Called on the loop."""
+
+    def up(self, place: AgentKey, boot_id: str) -> None:
+        """The place answers from now on; a Snapshot of all that is known there is said next."""
+
+    def said(self, place: AgentKey, message: ToSupervisor) -> None:
+        """In the words of the wire: RunStatusUpdate, Snapshot, PortsProbed, Samples. Dropped while the place is not up."""
+
+    def down(self, place: AgentKey) -> None:
+        """Nobody can tell now what is there. It is up again with the next `up`."""
+
+    def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
+        """Told once when it is known, and at each change. detail: one sentence."""
 
 
 class TaskDriver(Protocol):
@@ -95,6 +128,9 @@ class TaskDriver(Protocol):
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
         """The ends of these executions are durable: the place may forget them (that they were launched it never forgets)."""
+
+    def release(self, place: AgentKey, token: Token) -> None:
+        """Nobody looks at this failed task any more: what was kept of it, beside its evidence, may go."""
 
     async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         """Bytes of one of its files (`stdout.log`, `stderr.log`, `exit.json`) and that file's size; (b"", 0) where there is none.

@@ -168,6 +168,9 @@ class FakeTasks:
             if token in known and known[token].state == "ended":
                 del known[token]
 
+    def release(self, place: AgentKey, token: Token) -> None:
+        """Evidence is all that there is of it."""
+
     async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         if self.place.silent:
             raise Refusal("agentUnavailable", "the place does not answer")

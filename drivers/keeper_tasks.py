@@ -41,6 +41,9 @@ class KeeperTasks:
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
         self._send(place, RunAck(tokens=tokens))
 
+    def release(self, place: AgentKey, token: Token) -> None:
+        """Evidence is all that there is of it."""
+
     async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         driver = self._agents.get(place.driver)
         if driver is None:

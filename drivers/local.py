@@ -6,15 +6,12 @@ found again by the lock file of their folder and by pid and start time; they liv
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import resource
 import signal
 import socket
-import stat
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ import msgspec
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..runtime import crashpoints, processes
+from . import evidence_files
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
 _MESSAGE_MAX = 64 * 1024
@@ -31,7 +29,6 @@ _MESSAGE_MAX = 64 * 1024
 _TITLE_ROOM = "-" * 200
 #: The template ends at once when its socket does; it is not waited for longer than this.
 _CLOSE_SECS = 3.0
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalDriver:
@@ -92,7 +89,7 @@ class LocalDriver:
             await _until_gone(handle, 5)
 
     async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        return await asyncio.to_thread(_read, self._folder(key), ("run", *name.split("/")), offset, limit)
+        return await asyncio.to_thread(evidence_files.read, self._folder(key), ("run", *name.split("/")), offset, limit)
 
     def capacity(self) -> Capacity:
         return self._cpu_slots
@@ -143,30 +140,6 @@ async def _until_gone(handle: Handle, secs: float) -> bool:
             return False
         await asyncio.sleep(0.02)
     return True
-
-
-def _read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[bytes, int]:
-    """Jobs can write there: no link is followed, nobody is waited for at a pipe, and what is no file is not there."""
-    fd = -1
-    try:
-        fd = os.open(folder, _FOLDER)
-        for part in parts[:-1]:
-            fd = _instead(fd, os.open(part, _FOLDER, dir_fd=fd))
-        fd = _instead(fd, os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd))
-        status = os.fstat(fd)
-        return (os.pread(fd, limit, offset), status.st_size) if stat.S_ISREG(status.st_mode) else (b"", 0)
-    except OSError as e:
-        if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
-            raise
-        return b"", 0
-    finally:
-        if fd >= 0:
-            os.close(fd)
-
-
-def _instead(old: int, new: int) -> int:
-    os.close(old)
-    return new
 
 
 class _Template:

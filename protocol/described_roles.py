@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from .container_wishes import IMAGE_FORM, MAX_VOLUMES, VOLUME_FORM, image_problem, twice, volume_problem
 from .fields import Findings, Table, bounds, fits, shown, word
 from .ids import EnvName, Role
 from .redaction import is_secret
@@ -15,7 +16,8 @@ MAX_WORDS = 10_000
 ROLE: dict[str, Sequence[str]] = {
     "tasks": ("taskNumber", "instances", "count", "replicas"), "command": ("cmd", "commands"), "env": ("environment", "jobEnvs"),
     "cpu": ("cpuNumber", "cpus", "cores"), "memory": ("memoryMB", "mem"), "shm": ("shmMB",), "gpu": ("gpuNumber", "gpus"),
-    "ports": ("portList", "port"), "minFailed": ("minFailedTaskCount", "minFailedInstances"),
+    "ports": ("portList", "port"), "image": ("dockerImage", "docker", "container"), "volumes": ("volume", "mounts", "storages"),
+    "minFailed": ("minFailedTaskCount", "minFailedInstances"),
     "minSucceeded": ("minSucceededTaskCount", "minSucceededInstances"),
 }
 _PORT: dict[str, Sequence[str]] = {"begin": ("beginAt", "start", "first"), "count": ("portNumber", "number")}
@@ -67,8 +69,20 @@ def environment(table: Table, taken: Mapping[str, str] = {}, pai: Collection[str
     return env
 
 
-def roles(table: Table) -> tuple[TaskRole, ...]:
-    """The roles of a job, in order."""
+def image(table: Table) -> str | None:
+    """The name behind `image`, if there is one that may be a name."""
+    value = table.raw("image")
+    if value is None:
+        return None
+    problem = image_problem(value) if isinstance(value, str) else f"it is {shown(value)}"
+    if problem is None:
+        return str(value)
+    table.wrong("image", IMAGE_FORM, problem)
+    return None
+
+
+def roles(table: Table, image_of_all: str | None = None) -> tuple[TaskRole, ...]:
+    """The roles of a job, in order. image_of_all: of those that name none."""
     found, path = table.found, table.path("roles")
     if table.null("roles"):
         return ()
@@ -82,7 +96,7 @@ def roles(table: Table) -> tuple[TaskRole, ...]:
             found.wrong(at, "this is no name of a role: shells could not read the variables that have it in their names", _NAME)
         holder = Table(value, at, found, ROLE, "a role")
         if isinstance(value, dict):
-            out.append(_role(name, holder))
+            out.append(_role(name, holder, image_of_all))
     if found.count == before:
         _together(found, path, out)
     return tuple(out)
@@ -101,7 +115,7 @@ def _together(found: Findings, path: str, out: Sequence[TaskRole]) -> None:
         found.doubtful(path, "no failure of a task makes the job fail", "`minFailed: 1` in a role that matters")
 
 
-def _role(name: str, t: Table) -> TaskRole:
+def _role(name: str, t: Table, image_of_all: str | None) -> TaskRole:
     tasks = t.whole("tasks", bounds(TaskRole, "tasks"), 1)
     memory = t.megabytes("memory", bounds(TaskRole, "memory_mb"), 100)
     shm = t.megabytes("shm", bounds(TaskRole, "shm_mb"), min(64, memory))
@@ -110,6 +124,7 @@ def _role(name: str, t: Table) -> TaskRole:
     role = TaskRole(
         name=name, tasks=tasks, command=command(t), env=environment(t), cpu=t.whole("cpu", bounds(TaskRole, "cpu"), 1), memory_mb=memory,
         shm_mb=shm, gpu=t.whole("gpu", bounds(TaskRole, "gpu"), 0), ports=_ports(t, tasks),
+        image=image(t) or image_of_all, volumes=_volumes(t),
         min_failed=_threshold(t, "minFailed", tasks, 1), min_succeeded=_threshold(t, "minSucceeded", tasks, None),
     )
     least = role.min_succeeded
@@ -117,6 +132,22 @@ def _role(name: str, t: Table) -> TaskRole:
         many = f"the job succeeds as soon as {least} of the {tasks} tasks of this role " + ("has" if least == 1 else "have")
         t.found.doubtful(t.path("minSucceeded"), f"{many} succeeded; all others are stopped", f"{tasks}, or null")
     return role
+
+
+def _volumes(t: Table) -> tuple[str, ...]:
+    elements = t.elements("volumes", "a list of names and paths")
+    if len(elements) > MAX_VOLUMES:
+        t.wrong("volumes", f"at most {MAX_VOLUMES}", f"there are {len(elements)} volumes")
+    out: list[str] = []
+    for value, path in elements[:MAX_VOLUMES]:
+        problem = volume_problem(value) if isinstance(value, str) else f"it is {shown(value)}"
+        if problem is not None:
+            t.found.wrong(path, problem, VOLUME_FORM)
+        elif twice([*out, str(value)]) is not None:
+            t.found.wrong(path, f"{shown(value)} is there twice", "each once")
+        else:
+            out.append(word(t.found, path, value))
+    return tuple(out)
 
 
 def _threshold(t: Table, key: str, tasks: int, default: int | None) -> int | None:

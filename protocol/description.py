@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from .arrays import VARIABLES, Indices, expand, parse_indices
-from .described_roles import command, environment, roles
+from .batch import Wishes
+from .described_batch import batch
+from .described_roles import command, environment, image, roles
 from .errors import Refusal
 from .fields import Findings, Problem, Table, bounds, element, fits, member, quoted, shown, word
 from .ids import ComputeJid, Driver, compute_jid, split_jid
@@ -30,16 +32,19 @@ MAX_BYTES = 16 * 2**20
 DIRECTORIES = {"dataDir": "PAI_DATA_DIR", "outputDir": "PAI_OUTPUT_DIR", "codeDir": "PAI_CODE_DIR", "virtualCluster": "PAI_JOB_VC_NAME"}
 #: Keys of a job, each with what others call it.
 JOB: dict[str, Sequence[str]] = {
-    "name": ("jobName", "simName"), "kind": ("jobRunMode",), "driver": (), "command": ("cmd",), "roles": ("taskRoles",),
+    "name": ("jobName", "simName"), "kind": ("jobRunMode",), "driver": (), "image": ("dockerImage",), "command": ("cmd",),
+    "roles": ("taskRoles",),
     "env": ("environment", "jobEnvs"), "retry": ("retryCount", "jobRetryCount", "retries"), "debug": ("isDebug", "debugSecs"),
     "timeLimit": ("timeLimitSecs", "time"), "queueLimit": ("queueLimitSecs",), "grace": ("graceSecs",),
     "after": ("dependsOn", "dependencies", "needs"), "array": ("indices",), "dataDir": (), "outputDir": (), "codeDir": (),
-    "virtualCluster": ("partition", "queue"),
+    "virtualCluster": ("partition", "queue"), "batch": ("sbatch", "slurm"),
 }
 _JOBS: dict[str, Sequence[str]] = {"jobs": ()}
 _RETRY: dict[str, Sequence[str]] = {"count": ("retryCount",), "platform": ("maxPlatformRetries",), "conflictSecs": ()}
 _AFTER: dict[str, Sequence[str]] = {"job": ("name",), "on": ("when",)}
 _NAMED_AT_MOST = 8
+#: The driver that has clusters.
+SBATCH = "sbatch"
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -58,7 +63,7 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str = ""
     kind: Kind = "sequential"
-    driver: str = "local"
+    driver: str = ""
     command: tuple[str, ...] = ()
     roles: tuple[TaskRole, ...] = ()
     env: dict[str, str] = {}
@@ -69,6 +74,7 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     grace_secs: float = 3.0
     after: tuple[Wait, ...] = ()
     indices: Indices | None = None
+    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -147,16 +153,21 @@ def _job(data: object, path: str, found: Findings) -> JobDescription:
         t.wrong("command", "`command` inside of each role", "there are roles, which have commands of their own")
     elif not has_roles and not t.has("command"):
         found.wrong(path, "it says not what to run", "`command`, or `roles`")
+    of_all = image(t)
+    if t.has("image") and not has_roles:
+        t.wrong("image", "`roles`, whose tasks have containers of their own", "a job without roles runs in the image of its pool")
     driver = t.text("driver", Driver, "a small letter, then small letters or digits, at most 16; the usual one is local")
     indices = _indices(t)
     job = JobDescription(
-        name=name or "", path=path, kind=_kind(t, has_roles), driver=driver or "local",
-        command=command(t) if t.has("command") and not has_roles else (), roles=roles(t) if has_roles else (),
+        name=name or "", path=path, kind=_kind(t, has_roles), driver=driver or (SBATCH if t.has("batch") else ""),
+        command=command(t) if t.has("command") and not has_roles else (), roles=roles(t, of_all) if has_roles else (),
         env=_environment(t, indices is not None, GIVEN if has_roles else None), retry=_retry(t),
         debug_secs=_secs(t, "debug", "debug_secs"), time_limit_secs=_secs(t, "timeLimit", "time_limit_secs"),
         queue_limit_secs=_secs(t, "queueLimit", "queue_limit_secs"), grace_secs=t.secs("grace", bounds(RunSpec, "grace_secs"), 3.0) or 0.0,
-        after=_waits(t), indices=indices,
+        after=_waits(t), indices=indices, batch=batch(t),
     )
+    if t.has("batch") and driver not in (None, SBATCH):
+        t.wrong("driver", f"{SBATCH}, which `batch` is for")
     if job.retry.count == -1 and job.time_limit_secs is None:
         found.doubtful(member(t.path("retry"), "count"), "what always fails is tried again without end", "a number, or a `timeLimit`")
     return job
@@ -299,5 +310,5 @@ def _spec(job: JobDescription, uid: str, sid: str, after: tuple[After, ...]) -> 
     return RunSpec(
         uid=uid, simulation_id=sid, job_run_mode=job.kind, driver=job.driver, command=job.command, roles=job.roles, env=job.env,
         retry=job.retry, debug_secs=job.debug_secs, time_limit_secs=job.time_limit_secs, queue_limit_secs=job.queue_limit_secs,
-        grace_secs=job.grace_secs, after=after, sim_name=job.name,
+        grace_secs=job.grace_secs, after=after, sim_name=job.name, batch=job.batch,
     )

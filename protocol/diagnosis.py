@@ -61,14 +61,15 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class When(msgspec.Struct, frozen=True, kw_only=True):
     """What a row applies to: all that is given here must hold; a list holds where one of it does.
 
-    memory: the kernel killed a process of it for want of memory. log: regular expressions over single lines of output; a row
-    that has any is a hint, and the rest of its conditions say to which exits.
+    memory: the kernel killed a process of it for want of memory. slurm: what Slurm calls its end, where that was Slurm's doing.
+    log: regular expressions over single lines of output; a row that has any is a hint, and the rest of its conditions say to which exits.
     """
 
     stop: tuple[str, ...] = ()
     source: tuple[Source, ...] = ()
     fault: tuple[str, ...] = ()
     memory: bool = False
+    slurm: tuple[str, ...] = ()
     signals: tuple[int, ...] = ()
     codes: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
@@ -132,7 +133,7 @@ def _stage(when: When) -> str:
         return "hint"
     if when.stop:
         return "stop"
-    if when.source or when.fault or when.memory:
+    if when.source or when.fault or when.memory or when.slurm:
         return "fact"
     return "signal" if when.signals else "code" if when.codes else "rest"
 
@@ -142,6 +143,7 @@ def _holds(when: When, exit_: ExitInfo) -> bool:
         (not when.source or exit_.source in when.source)
         and (not when.fault or exit_.fault in when.fault)
         and (not when.memory or exit_.out_of_memory is True)
+        and (not when.slurm or exit_.ended_by_scheduler in when.slurm)
         and (not when.signals or exit_.signal in when.signals)
         and (not when.codes or exit_.code in when.codes)
     )
@@ -207,6 +209,12 @@ def _row(code: int, phrase: str, type_: Cause, behavior: Behavior, reason: str, 
 
 #: Machines that ran short of something: it comes back when others have ended.
 _SHORT = ("noProcesses", "noDescriptors", "noMemory", "diskFull")
+#: Of containers: what another attempt, which may be on another host, does not meet; what comes back; what is not to be had.
+_ELSEWHERE, _LATER = ("subnetTaken", "engineRefused"), ("registryUnreachable", "pullTimeout")
+_NOT_TO_BE_HAD = ("imageMissing", "pullDenied", "noShell", "volumeRefused")
+#: Of clusters: what must be asked for differently, and ends that are theirs.
+_NOT_THERE, _TAKEN = ("batchRefused", "neverPossible"), ("PREEMPTED", "REVOKED")
+_NODES = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
 #: Signals by who raises them: somebody outside; the kernel, for what the program did; or the program, for reasons of its own.
 _OUTSIDE, _PROGRAM, _OWN = (1, 2, 3, 9, 15), (4, 5, 7, 8, 13, 24, 25, 31), (6, 11)
 
@@ -225,6 +233,15 @@ BUILT_IN = (
     _row(2001, "out of memory", "user", "permanent", "Memory ran out, and the kernel killed a process of it.", memory=True),
     _row(2010, "port taken", "platform", "transient", "One of its ports was taken.", source=("start",), fault=("portTaken",)),
     _row(2011, "machine short", "platform", "conflict", "Its machine had not enough to start it.", source=("start",), fault=_SHORT),
+    _row(2023, "refused there", "platform", "transient", "Its container could not be had there.", source=("start",), fault=_ELSEWHERE),
+    _row(2017, "not to be had", "user", "permanent", "Its image or volumes cannot be had.", source=("start",), fault=_NOT_TO_BE_HAD),
+    _row(2021, "image not here yet", "platform", "conflict", "Its image could not be had in time.", source=("start",), fault=_LATER),
+    _row(2025, "refused by the cluster", "user", "permanent", "Its cluster cannot give it.", source=("start",), fault=_NOT_THERE),
+    _row(2027, "cluster not to be asked", "platform", "conflict", "Slurm was away.", source=("start",), fault=("schedulerUnreachable",)),
+    _row(2040, "canceled in Slurm", "user", "permanent", "Somebody canceled it there.", slurm=("CANCELLED",)),
+    _row(2041, "node failed", "platform", "transient", "A node that it ran on failed.", slurm=_NODES),
+    _row(2042, "preempted", "platform", "transient", "Its nodes were taken away for another job.", slurm=_TAKEN),
+    _row(2043, "too late for its deadline", "user", "permanent", "Slurm removed it at its deadline.", slurm=("DEADLINE",)),
     # every other fault: what a person has to mend
     _row(2015, "machine not fit", "platform", "permanent", "Its machine cannot start it as it is.", source=("start",), fault=tuple(FAULTS)),
     _row(2020, "not started", "platform", "unknown", "It could not be started.", source=("start",)),

@@ -19,6 +19,7 @@ class Code(msgspec.Struct, frozen=True):
 CODES: dict[str, Code] = {
     "badRequest": Code(400, False, "correct the request and send it again"),
     "resourceExceeded": Code(400, False, "ask for less, or have the operator add machines"),
+    "volumeRefused": Code(400, False, "name a volume that there is, or a folder of your own; the operator adds volumes to the pool"),
     "unauthenticated": Code(401, False, "send the secret as 'Authorization: Bearer ...'"),
     "notFound": Code(404, False, "check the id; 'jobscribe job list' shows what there is"),
     "methodNotAllowed": Code(405, False, "see the API page for the method of this address"),
@@ -45,6 +46,10 @@ CODES: dict[str, Code] = {
     "runDirUnwritable": Code(409, False, "make the run directory writable, then submit again"),
     "tooManyRequests": Code(429, True, "slow down and send the same request again"),
     "storageUnavailable": Code(503, True, "free the disk or mend the store, then send the same request again"),
+    "signInNeeded": Code(401, False, "sign in to the cluster that is named; the run that waits goes on by itself then"),
+    "signInRefused": Code(401, False, "check user name, password and code; wait for the next code before you try again"),
+    "signInUnreachable": Code(503, True, "try again in a while; the operator runs 'jobscribe driver check sbatch'"),
+    "batchRefused": Code(400, False, "ask the cluster for what it has ('jobscribe cluster list' shows it), then submit again"),
     "agentUnavailable": Code(503, True, "look at the agent's log; the request may be sent again"),
     "supervisorUnavailable": Code(503, True, "send the same request again in a moment"),
     "draining": Code(503, True, "the supervisor is stopping; send the same request again in a moment"),

@@ -47,6 +47,10 @@ class Heartbeat:
         self._over = self._over or now - self._looked > self._pace.given_up
         return self._over
 
+    def owed(self, now: float) -> float:
+        """For how long it owes an answer; 0 where none is owed."""
+        return 0.0 if self._answered else now - self._asked
+
     def look(self, now: float) -> Verdict:
         slept, late = self.overslept(now), now - self._looked > self._pace.timeout
         self._looked = now

@@ -67,10 +67,13 @@ class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Who an agent works for: one user and kind on one driver and host. `str()`: `<driver>.<kind>.<uid>@<host>`."""
+    """Who an agent works for: one user and kind on one driver and host. `str()`: `<driver>.<kind>.<uid>@<host>`.
+
+    Kind `container` is no process: the place where a user's tasks run in containers of their own. Its driver speaks for it.
+    """
 
     driver: Driver
-    kind: Annotated[str, msgspec.Meta(pattern=r"^(sequential|parallel)\Z")]
+    kind: Annotated[str, msgspec.Meta(pattern=r"^(sequential|parallel|container)\Z")]
     uid: Uid
     host: Host
 
@@ -126,6 +129,16 @@ def split_jid(jid: str) -> tuple[str, str, str]:
 def op_id(token: Token, op: str, number: int = 0) -> str:
     """The opId of an op about one execution. Derived, so that sending it again is visibly the same op."""
     return derived_id(f"{token}|{op}|{number}".encode(), key=b"jobscribe op")
+
+
+def about(token: Token) -> dict[str, str]:
+    """What a log line about an execution has as its ids: the job, the op that runs it, and the attempt."""
+    return {"jid": token.jid, "op": short_op(op_id(token, "run")), "attempt": str(token.attempt)}
+
+
+def of_agent(key: AgentKey) -> dict[str, str]:
+    """What a log line about an agent has as its ids."""
+    return {"uid": key.uid, "driver": key.driver, "host": key.host}
 
 
 def derived_id(data: bytes, *, key: bytes) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from . import reports
+from .batch import BatchState, ClusterNews, Wishes
 from .exits import ExitInfo, Instant, Span
 from .ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
 from .roles import PortNumber
@@ -44,6 +45,24 @@ class AppInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: dict[str, Any]
 
 
+class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The container of one task that its driver launches. image `None`: the pool's own. Sizes are MiB.
+
+    address, subnet: where it is in the bridge of its gang (`10.208.0.2`, `10.208.0.0/22`). volumes: names of the pool's, or paths of the
+    user's own directory, which is there anyway. keep: it stays when it failed.
+    """
+
+    image: str | None = None
+    cpu: int = 1
+    memory_mb: int = 100
+    shm_mb: int = 64
+    gpus: tuple[str, ...] = ()
+    address: str | None = None
+    subnet: str | None = None
+    volumes: tuple[str, ...] = ()
+    keep: bool = False
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """What to execute: `command`, an argument vector, never a shell line; or, where it is empty, the job command of `app`.
 
@@ -62,6 +81,10 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
     #: of this task alone: nobody else may listen on them when it starts
     ports: tuple[PortNumber, ...] = ()
+    #: only where a driver launches it: no agent is ever told of one
+    box: Box | msgspec.UnsetType = msgspec.UNSET
+    #: only where a batch scheduler starts it
+    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -80,6 +103,8 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     started_at: Instant | None = None
     elapsed_secs: Span | None = None
     exit: ExitInfo | None = None
+    #: only where a batch scheduler starts it
+    batch: BatchState | msgspec.UnsetType = msgspec.UNSET
 
 
 # ---- supervisor -> agent
@@ -191,6 +216,22 @@ class ReadFile(_Message, frozen=True, kw_only=True, tag="read_file"):
     limit: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)]
 
 
+class KeepFile(_Message, frozen=True, kw_only=True, tag="keep_file"):
+    """Keep this piece of a file of the user's library, whose original the agent cannot see.
+
+    Answered by `file_chunk` without data, or `error`.
+    With its last piece it is there, `size` bytes and changed at `mtime_ns`.
+    """
+
+    op_id: OpId
+    lib_dir: str
+    name: Annotated[str, msgspec.Meta(max_length=128)]
+    offset: Offset
+    data: Annotated[bytes, msgspec.Meta(max_length=512 * 1024)]
+    size: Offset
+    mtime_ns: int
+
+
 class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     """End the agent. Its jobs run on (they are the keeper's), unless `stop_jobs`."""
 
@@ -198,7 +239,7 @@ class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     stop_jobs: bool = False
 
 
-ToAgent = Run | RunTasks | ProbePorts | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | Kill
+ToAgent = Run | RunTasks | ProbePorts | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | KeepFile | Kill
 
 
 # ---- agent -> supervisor
@@ -301,6 +342,12 @@ class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
     samples: tuple[Sample, ...]
 
 
+class ClusterReport(_Message, frozen=True, kw_only=True, tag="cluster_report"):
+    """What there is on the agent's cluster. Volatile: the newest counts, none is owed."""
+
+    news: ClusterNews
+
+
 class OpError(_Message, frozen=True, kw_only=True, tag="error"):
     """An op failed; `code` is one of protocol.errors.CODES."""
 
@@ -309,7 +356,9 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
     error: Text
 
 
-ToSupervisor = Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | PortsProbed | Samples | OpError
+ToSupervisor = (
+    Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | PortsProbed | Samples | ClusterReport | OpError
+)
 
 Direction = Literal["to_agent", "to_supervisor"]
 UNIONS: dict[str, Any] = {"to_agent": ToAgent, "to_supervisor": ToSupervisor}

@@ -8,7 +8,9 @@ Standard library only: the keeper logs too.
 
 import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -48,6 +50,8 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
         self._stale = False
         self._longest = 0
+        #: forms of secrets that are known for a while only: by how many holders each is
+        self._held: Counter[str] = Counter()
         for s in secrets:
             self.add(s)
 
@@ -60,23 +64,40 @@ class Redactor:
             self._word_lengths = tuple(sorted({*self._word_lengths, len(secret)}, reverse=True))
             self._longest = max(self._longest, len(secret))
         else:
-            # As it looks after repr(), in JSON and in an address, too.
-            in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-            forms = {secret, repr(secret)[1:-1], quote(secret, safe=""), *in_json}
+            forms = _forms(secret)
             self._others |= forms
             self._longest = max(self._longest, *map(len, forms))
             self._stale = True
         return secret
 
+    def hold(self, secrets: Iterable[str]) -> Callable[[], None]:
+        """Know these too, until what is returned is called. What was added stays known whoever holds it besides."""
+        forms = {form for secret in secrets if len(secret) >= MIN_SECRET for form in _forms(secret)}
+        self._held.update(forms)
+        self._stale = True
+
+        def give_back() -> None:
+            nonlocal forms
+            self._held.subtract(forms)
+            self._held = +self._held
+            forms = set()
+            self._stale = True
+
+        return give_back
+
     def text(self, text: str) -> str:
         """`text` without the known secrets."""
-        if self._words:
+        if self._word_lengths and len(text) >= self._word_lengths[-1]:
             text = _WORD.sub(self._without_words, text)
         if self._stale:
-            longest_first = sorted(self._others.copy(), key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
             self._stale = False
+            longest_first = sorted({*self._others.copy(), *self._held.copy()}, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
+
+    def _reach(self) -> int:
+        """Characters of the longest secret there is."""
+        return max([self._longest, *map(len, self._held.copy())])
 
     def _without_words(self, match: re.Match[str]) -> str:
         run = match[0]
@@ -93,13 +114,16 @@ class Redactor:
 
     def shown(self, text: str) -> str:
         """`text` without the known secrets, truncated. No time is spent on, and no half of a secret left of, what is cut away."""
-        room = MAX_STRING + self._longest
+        if len(text) <= MAX_STRING:
+            return truncated(self.text(text))
+        longest = self._reach()
+        room = MAX_STRING + longest
         if len(text) <= room:
             return truncated(self.text(text))
         if _TRACEBACK in text:
-            return SNIP + self.text(text[-room:])[self._longest :][-MAX_STRING:]
+            return SNIP + self.text(text[-room:])[longest:][-MAX_STRING:]
         kept = self.text(text[:room])
-        return kept[: min(MAX_STRING, len(kept) - self._longest)] + SNIP
+        return kept[: min(MAX_STRING, len(kept) - longest)] + SNIP
 
     def value(self, value: Any) -> Any:
         """`value` as plain data that may be shown."""
@@ -112,7 +136,7 @@ class Redactor:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, bytes | bytearray | memoryview):
-            return self.shown(bytes(value[: MAX_STRING + self._longest + 1]).decode("utf-8", "replace"))
+            return self.shown(bytes(value[: MAX_STRING + self._reach() + 1]).decode("utf-8", "replace"))
         if isinstance(value, dict):
             return self._map(value, depth, left)
         if isinstance(value, list | tuple | set | frozenset):
@@ -153,11 +177,23 @@ class Redactor:
         return out
 
 
+def _forms(secret: str) -> set[str]:
+    """As it looks after repr(), in JSON and in an address, too."""
+    in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    return {secret, repr(secret)[1:-1], quote(secret, safe=""), *in_json}
+
+
 def is_secret(key: str, value: Any = "") -> bool:
     """May the value under this key never be shown?"""
     if key in _HARMLESS_KEYS or value is None or isinstance(value, bool):
         return False
-    return _SECRET_KEY.search(key) is not None and not _is_fencing_token(value)
+    return _sounds_secret(key) and not _is_fencing_token(value)
+
+
+@lru_cache(2048)
+def _sounds_secret(key: str) -> bool:
+    """The same few keys are asked for with each request."""
+    return _SECRET_KEY.search(key) is not None
 
 
 def _is_fencing_token(value: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .ids import Arg, ComputeJid, ComputeModel, Driver, EnvName, Index, ReqId, Role, Sid, SimulationType, Uid
+from .batch import ClusterName, Wishes
+from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, ReqId, Role, Sid, SimulationType, Uid
 from .messages import JobCmd, Offset, Stream
 from .roles import MAX_ROLES, After, Retry, TaskRole
 from .status import Kind, Status
@@ -17,6 +18,8 @@ Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
 Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
 Plan = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
+#: Empty: the one that this house uses first; what is stored names it.
+AnyDriver = Annotated[str, msgspec.Meta(pattern=r"^([a-z][a-z0-9]{0,15})?\Z")]
 KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 MAX_BULK = 10_000
@@ -40,7 +43,7 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     simulation_id: Sid
     compute_model: ComputeModel = "command"
     job_run_mode: Kind = "sequential"
-    driver: Driver = "local"
+    driver: AnyDriver = ""
     command: Annotated[tuple[Arg, ...], msgspec.Meta(max_length=10_000)] = ()
     data: dict[str, Any] | None = None
     env: dict[EnvName, Arg] = {}
@@ -61,6 +64,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     at_once: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
     #: what the user's account was at the submission, in the words of the front end; some plans keep their runs for ever
     active_plan: Plan | None = None
+    #: with the driver sbatch: what is asked of the cluster
+    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):
@@ -172,7 +177,7 @@ class CallRequest(_Request, frozen=True, kw_only=True):
     compute_jid: ComputeJid | None = None
     compute_job_serial: KnownSerial = 0
     method: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    driver: Driver = "local"
+    driver: AnyDriver = ""
     data: dict[str, Any] = {}
     args: dict[str, Any] = {}
     deadline_secs: Annotated[float, msgspec.Meta(gt=0, le=600)] | None = None
@@ -182,7 +187,7 @@ class BeginSession(_Request, frozen=True, kw_only=True):
     """This user is about to work: have an agent ready. Answered at once."""
 
     uid: Uid
-    driver: Driver = "local"
+    driver: AnyDriver = ""
 
 
 class RunFile(_Request, frozen=True, kw_only=True):
@@ -217,9 +222,12 @@ class GlobalResources(_Request, frozen=True, kw_only=True):
 
 
 class Trace(_Request, frozen=True, kw_only=True):
-    """Everything known about an id or a prefix of one (computeJid, opId, reqId, agent key). logs: also what the log files say."""
+    """Everything known about an id or a prefix of one (computeJid, opId, reqId, Slurm's number, container, agent key or agentId).
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{4,128}\Z")]
+    logs: also what the log files say.
+    """
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_.:@+-]{4,128}|[0-9]{1,3})\Z")]
     uid: Uid | None = None
     logs: bool = False
 
@@ -297,3 +305,65 @@ class JobMetrics(_Request, frozen=True, kw_only=True):
     series: bool = False
     role: Role | None = None
     index: Index | None = None
+
+
+#: What a person types to prove who he is, and a private key with its certificate: never logged, never kept.
+_Secret = Annotated[str, msgspec.Meta(max_length=65_536)]
+
+
+class SbatchLogin(_Request, frozen=True, kw_only=True):
+    """Sign this user in to a cluster (None: the first one) as the unix user `username`, with what the site asks for.
+
+    otp: the one-time code; where a site asks for both in one prompt, they are put together. Answered when the user is signed in, or why not
+    (`signInRefused`, `signInUnreachable`). What is here lives in memory only until then.
+    """
+
+    uid: Uid
+    cluster: ClusterName | None = None
+    username: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,127}\Z")]
+    password: _Secret | None = None
+    otp: _Secret | None = None
+    private_key: _Secret | None = None
+    passphrase: _Secret | None = None
+    certificate: _Secret | None = None
+
+    def __repr__(self) -> str:
+        return f"SbatchLogin({self.uid})"
+
+    #: what logs show of it
+    pkdebug_str = __repr__
+
+
+class SbatchLoginStatus(_Request, frozen=True, kw_only=True):
+    """Is this user's agent on a cluster (None: the first one) there or on its way, or does the user have to sign in?"""
+
+    uid: Uid
+    cluster: ClusterName | None = None
+
+
+class ClusterList(_Request, frozen=True, kw_only=True):
+    """The clusters of this house, with their defaults and limits, and what is known of their partitions."""
+
+    uid: Uid
+
+
+class AgentList(_Request, frozen=True, kw_only=True):
+    """The agents of this user; without one, everybody's."""
+
+    uid: Uid | None = None
+
+
+class AgentLogs(_Request, frozen=True, kw_only=True):
+    """What an agent, or its keeper, wrote about itself. agent: its key, at least four characters of its id, or a job of it.
+
+    uid: only an agent of this user is meant. previous: of the life before its last start, all at once.
+    """
+
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    uid: Uid | None = None
+    part: Literal["agent", "keeper"] = "agent"
+    previous: bool = False
+    offset: Offset = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 256 * 1024
+    #: as with JobLog
+    tail: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)] = 0

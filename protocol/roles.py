@@ -17,6 +17,8 @@ IMPLIED_PORTS = ("http", "ssh")
 FIRST_PORT, LAST_PORT = 1024, 65_535
 
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
+#: `[registry[:port]/]name[:tag][@sha256:...]`; whether there is one is found out on the host.
+Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}\Z")]
 #: One role's tasks count towards these; None: never.
 Threshold = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)] | None
 
@@ -36,8 +38,8 @@ class Port(_Part, frozen=True, kw_only=True):
 class TaskRole(_Part, frozen=True, kw_only=True):
     """Tasks that run the same command, each with an index of its own, from 0.
 
-    cpu, memory_mb, gpu: of each task, held for it on its host. min_failed: so many failed tasks of this role fail the attempt;
-    min_succeeded: so many that succeeded make it succeed.
+    cpu, memory_mb, gpu: of each task, held for it on its host. image, volumes: of its container, with drivers that have some.
+    min_failed: so many failed tasks of this role fail the attempt; min_succeeded: so many that succeeded make it succeed.
     """
 
     name: Role
@@ -49,6 +51,8 @@ class TaskRole(_Part, frozen=True, kw_only=True):
     shm_mb: Annotated[int, msgspec.Meta(ge=1, le=2**40)] = 64
     gpu: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 0
     ports: Annotated[tuple[Port, ...], msgspec.Meta(max_length=100)] = ()
+    image: Image | None = None
+    volumes: Annotated[tuple[Arg, ...], msgspec.Meta(max_length=100)] = ()
     min_failed: Threshold = 1
     min_succeeded: Threshold = None
 

@@ -19,16 +19,16 @@ ACTIVE: Final = frozenset({PENDING, RUNNING})
 #: `decided`: the other tasks of its attempt had decided it.
 StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown", "decided"]
 
-#: Why a run ended as it did; `None` when its own exit says it all.
+#: Why a run ended as it did; `None` when its own exit says it all. `scheduler`: its batch scheduler, or somebody there, ended it.
 EndReason = Literal[
     "exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "shutdown", "startFailed", "agentStartFailed",
-    "dependency",
+    "dependency", "scheduler",
 ]
 
 #: What a pending or stopping run is doing now.
 QueueState = Literal[
     "dependency", "agent", "op_slot", "run_dir", "cpu_slot", "array_slot", "resources", "ports", "retry_wait", "starting", "stopping",
-    "debug_hold",
+    "debug_hold", "no_host", "host_down", "agent_memory", "sign_in", "slurm",
 ]
 
 Kind = Literal["sequential", "parallel"]

@@ -76,7 +76,7 @@ def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = 
     points: crash points before and after the file gets its name.
     """
     temporary = f"{path}.{os.getpid()}.new"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    fd = _fresh(temporary, mode)
     try:
         try:
             view = memoryview(data)
@@ -96,6 +96,16 @@ def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = 
         crashpoints.reached(points[1])
     if sync:
         sync_folder(os.path.dirname(path) or ".")
+
+
+def _fresh(path: str, mode: int) -> int:
+    """A file of one's own: what lies there, of one that was killed or put there by a job, is neither written to nor waited for."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, mode)
 
 
 def make_folder(path: str, mode: int = 0o700) -> None:

@@ -44,11 +44,13 @@ class LoopLag:
         self._idle_secs = idle_secs
         #: when the round began that runs now; 0 while the loop waits
         self.began = 0.0
-        self.rounds = 0
+        self.rounds = self._rounds_before = 0
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._since = time.monotonic()
         self._held = 0
         self._worst: tuple[float, float, str] = (0.0, 0.0, "")
+        #: the latest long rounds: when they ended, on the monotonic clock, and how long they were
+        self._latest: deque[tuple[float, float]] = deque(maxlen=256)
         self._sample: tuple[float, str] = (0.0, "")
         #: the loop's thread: how long it ran and how long it waited for a processor, nanoseconds, at a moment before this round
         self._before = (0, 0)
@@ -79,6 +81,7 @@ class LoopLag:
     def begin(self) -> None:
         """What was before does not count: a process that starts serves nobody yet."""
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
+        self._rounds_before = self.rounds
         self._since, self._held, self._worst = time.monotonic(), 0, (0.0, 0.0, "")
         if self.began:
             self.began = self._since
@@ -91,6 +94,24 @@ class LoopLag:
             "worst": {"secs": own, "notRunSecs": lost, "what": what},
             "roundsUpTo": {f"{bound:g}": count for bound, count in zip(BOUNDS, self._counts, strict=True)},
         }
+
+    def longest(self, since: float) -> float:
+        """The longest of the rounds that were said and ended after `since` (monotonic); seconds, 0 where there was none."""
+        return max((own for at, own in self._latest if at > since), default=0.0)
+
+    def counted(self) -> tuple[list[tuple[str, int]], float]:
+        """Rounds up to each bound, all in all, and the seconds that the long ones took together. Short rounds are in the first class."""
+        short, out = self.rounds - self._rounds_before - sum(self._counts), []
+        so_far = max(0, short)
+        for bound, count in zip(BOUNDS, self._counts, strict=True):
+            so_far += count
+            out.append((f"{bound:g}" if bound != float("inf") else "+Inf", so_far))
+        return out, sum(self._sums)
+
+    @property
+    def worst(self) -> float:
+        """The longest round so far, seconds."""
+        return self._worst[0]
 
     def percentile(self, part: float) -> float:
         """Seconds: what came at a random moment waited longer than this in `part` of the cases. Known from COUNTED_SECS on."""
@@ -120,6 +141,7 @@ class LoopLag:
         if own <= HELD_SECS:
             return
         self._held += 1
+        self._latest.append((now, own))
         began, what = self._sample
         held = own, lost, what if began == self.began else "(nobody looked in time)"
         if own > self._worst[0]:

@@ -2,8 +2,8 @@
 
 A call makes a `Record` (already formatted, redacted and shortened, so that it may travel to another thread), and a sink
 writes it. One record is one line, `Feb 24 21:39:11 14458     0 supervisor/hub.py:173:receive <message>`, whatever the
-message contains; only a traceback follows on indented lines of its own. Times are UTC. There are no levels: a line is
-permanent (`log(...)`), an exception, or a trace line that shows where the trace pattern matches it.
+message contains; only a traceback follows on indented lines of its own. Times are UTC. Text shows no levels: a line is
+permanent (`log(...)`, info), an exception (error), or a trace line (debug) that shows where the trace pattern matches it.
 
 Logging never raises and never stops the work: what could not be written is counted by the output that failed.
 Standard library and protocol.redaction only. Files and streams are in `outputs`; pykern's sink is in `service.log`.
@@ -27,6 +27,9 @@ Form = Literal["text", "json"]
 #: characters of one message; a single argument has its own limit
 MAX_MESSAGE = 32_000
 
+#: of a line of JSON; an id has another name
+OWN_FIELDS = frozenset(("ts", "level", "component", "session", "pid", "thread", "where", "msg", "traceback"))
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SHORT = {"op": OP_SHORT, "agent": AGENT_SHORT}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -36,7 +39,10 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u
 
 
 class Record(NamedTuple):
-    """at: unix seconds. where: `path:line:function`, the path relative to the package. ids: what it is about (jid, op, agent...)."""
+    """at: unix seconds. where: `path:line:function`, the path relative to the package. ids: what it is about (jid, op, agent...).
+
+    level: info, or as the standard library's logging names them.
+    """
 
     at: float
     pid: int
@@ -46,6 +52,7 @@ class Record(NamedTuple):
     message: str
     ids: dict[str, str]
     traceback: str = ""
+    level: str = "info"
 
 
 class Sink(Protocol):
@@ -101,14 +108,14 @@ class Log:
         frame = sys._getframe(1)
         where, message = _where(frame.f_code, frame.f_lineno), self._message(fmt, args)
         if self._trace.search(f"{where} {message}"):
-            self._write(where, message, ids)
+            self._write(where, message, ids, level="debug")
 
     def exception(self, fmt: str, /, *args: Any, error: BaseException | None = None, **ids: Any) -> None:
         """Write a line and the traceback of `error`, by default of the exception being handled."""
         frame = sys._getframe(1)
         error = error or sys.exc_info()[1]
         where = _where(frame.f_code, frame.f_lineno)
-        self._write(where, self._message(fmt, args), ids, self._traceback(error) if error else "")
+        self._write(where, self._message(fmt, args), ids, self._traceback(error) if error else "", "error")
 
     def bound(self, **ids: Any) -> "Log":
         """This log with ids that go with every line."""
@@ -125,11 +132,11 @@ class Log:
             text = f"{record.msg!r} (cannot be formatted: {e!r})"
         error = record.exc_info[1] if record.exc_info else None
         message = self._cut(f"{record.levelname}:{record.name}:{text}")
-        self._write(where, message, {}, self._traceback(error) if error else "")
+        self._write(where, message, {}, self._traceback(error) if error else "", record.levelname.lower())
 
-    def _write(self, where: str, message: str, ids: dict[str, Any], trace: str = "") -> None:
+    def _write(self, where: str, message: str, ids: dict[str, Any], trace: str = "", level: str = "info") -> None:
         shown = {**self._ids, **self._shown_ids(ids)} if ids else self._ids
-        self._sink.write(Record(self._wall(), os.getpid(), _thread_number(), self.component, where, message, shown, trace))
+        self._sink.write(Record(self._wall(), os.getpid(), _thread_number(), self.component, where, message, shown, trace, level))
 
     def _message(self, fmt: str, args: tuple[Any, ...]) -> str:
         try:
@@ -195,14 +202,16 @@ def indented(trace: str) -> str:
     return "".join(f"  {one_line(line)}\n" for line in trace.split("\n") if line)
 
 
-def json_of(record: Record) -> str:
-    """The record as one line of JSON."""
-    seconds, millis = divmod(int(record.at * 1000), 1000)
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{millis:03d}Z"
-    data = {
-        **record.ids, "at": at, "pid": record.pid, "thread": record.thread,
-        "component": record.component, "where": record.where, "message": record.message,
+def json_of(record: Record, session: str | None = None) -> str:
+    """The record as one line of JSON. session: of the supervisor whose log it is written to."""
+    seconds = int(record.at)
+    data: dict[str, Any] = {
+        "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int((record.at - seconds) * 1e9):09d}Z",
+        "level": record.level, "component": record.component, "session": session, "pid": record.pid, "thread": record.thread,
+        "where": record.where, "msg": record.message, **{k: v for k, v in record.ids.items() if k not in OWN_FIELDS},
     }
+    if session is None:
+        del data["session"]
     if record.traceback:
         data["traceback"] = record.traceback
     return json.dumps(data) + "\n"

@@ -13,7 +13,13 @@ from _thread import allocate_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
+
+
+def plain_line(sentence: str) -> str:
+    """What an output says on its own account, in a log of text."""
+    return sentence + "\n"
 
 
 class Stream:
@@ -22,8 +28,8 @@ class Stream:
     patience_secs: a line may wait so long for its reader; the next ones do not, until one is taken again.
     """
 
-    def __init__(self, stream: TextIO, patience_secs: float = 0.0) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, patience_secs: float = 0.0, line: Callable[[str], str] = plain_line) -> None:
+        self._stream, self._line = stream, line
         self._patience = patience_secs
         self._lock = allocate_lock()
         self.lost = 0
@@ -33,14 +39,14 @@ class Stream:
         with self._lock:
             try:
                 if not takes(self._stream.fileno(), 0.0 if self._unsaid else self._patience):
-                    self.lost += 1
-                    self._unsaid += 1
+                    self.lost += _lines(text)
+                    self._unsaid += _lines(text)
                     return
             except (OSError, ValueError, AttributeError):
                 pass  # not of the kind that can be waited for
             try:
                 if self._unsaid:
-                    text = f"({self._unsaid} log lines before this one could not be written)\n{text}"
+                    text = self._line(unwritten(self._unsaid)) + text
                 self._stream.write(text)
                 self._stream.flush()
                 self._unsaid = 0
@@ -55,12 +61,26 @@ def takes(fd: int, secs: float = 0.0) -> bool:
     return bool(poll.poll(secs * 1000))
 
 
-class RotatingFile:
-    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`, ... up to `keep`."""
+def _lines(text: str) -> int:
+    """Of a log: those of a traceback are part of the one above."""
+    return max(1, text.count("\n") - text.count("\n  "))
 
-    def __init__(self, path: str, max_bytes: int = 64 * 1024 * 1024, keep: int = 3) -> None:
-        self.path = path
-        self.lost = 0
+
+def unwritten(lines: int) -> str:
+    return f"({lines} log lines before this one could not be written)"
+
+
+class RotatingFile:
+    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`, ... up to `keep`.
+
+    What is dropped that way is said in the first line of the new file. rotations: how often that was.
+    """
+
+    def __init__(
+        self, path: str, max_bytes: int = 64 * 1024 * 1024, keep: int = 3, line: Callable[[str], str] = plain_line,
+    ) -> None:
+        self.path, self._line = path, line
+        self.lost = self.rotations = 0
         self._max_bytes = max_bytes
         self._keep = keep
         self._lock = allocate_lock()
@@ -68,6 +88,7 @@ class RotatingFile:
         self._size = 0
         self._torn = False
         self._unsaid = 0
+        self._marker = ""
 
     def put(self, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")
@@ -75,8 +96,8 @@ class RotatingFile:
             try:
                 self._write(data)
             except OSError:
-                self.lost += 1
-                self._unsaid += 1
+                self.lost += _lines(text)
+                self._unsaid += _lines(text)
 
     def close(self) -> None:
         with self._lock:
@@ -87,14 +108,14 @@ class RotatingFile:
             self._rotate()
         if self._fd < 0:
             self._open()
-        if self._unsaid:
-            data = b"(%d log lines before this one could not be written)\n%s" % (self._unsaid, data)
+        more = (self._marker, unwritten(self._unsaid) if self._unsaid else "")
+        counted, data = len(data), b"".join(self._line(sentence).encode() for sentence in more if sentence) + data
         if self._torn:
             data = b"\n" + data
         written = os.write(self._fd, data)
-        self._size += written
+        self._size += counted  # what is said here on its own account is little, and comes once
         self._torn = written < len(data)
-        self._unsaid = 0
+        self._unsaid, self._marker = 0, ""
         if self._torn:
             raise OSError("short write")
 
@@ -104,10 +125,16 @@ class RotatingFile:
 
     def _rotate(self) -> None:
         self._close()
+        oldest = f"{self.path}.{self._keep}" if self._keep else self.path
+        dropped = os.path.getsize(oldest) if os.path.exists(oldest) else 0
         for n in range(self._keep - 1, 0, -1):
             if os.path.exists(f"{self.path}.{n}"):
                 os.replace(f"{self.path}.{n}", f"{self.path}.{n + 1}")
         os.replace(self.path, f"{self.path}.1") if self._keep else os.unlink(self.path)
+        self.rotations += 1
+        if dropped:
+            goes_on = f"goes on from {os.path.basename(self.path)}.1; " if self._keep else ""
+            self._marker = f"[jobscribe: {goes_on}{dropped} bytes of older lines were dropped]"
 
     def _close(self) -> None:
         if self._fd >= 0:

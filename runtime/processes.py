@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+#: The number of the first pid namespace of every machine; all others are given to one after the other again and again.
+_FIRST_NAMESPACE = 0xEFFF_FFFC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 #: States of /proc/pid/stat in which a process runs no more code: zombie and dead.
 _OVER = "ZXx"
@@ -50,6 +52,26 @@ class Process:
 def boot_id() -> str:
     """Names the current boot of this machine."""
     return _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+
+
+def life_id() -> str:
+    """Names what pids mean here: the boot of this machine and, in a container, the life of that.
+
+    Without the start of its first process a container that has an earlier one's number would be taken for it.
+    """
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return boot_id()
+    return boot_id() if namespace == _FIRST_NAMESPACE else f"{boot_id()}/{namespace}-{start_ticks(1)}"
+
+
+def in_first_namespace() -> bool:
+    """Are pids here those that the kernel writes into its log?"""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _FIRST_NAMESPACE
+    except OSError:
+        return False
 
 
 def find(pid: int) -> Process | None:

@@ -25,6 +25,11 @@ JOB_NAMES = frozenset({
     "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL", "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX",
     "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE", "JOBSCRIBE_REPORT", "JOBSCRIBE_CRASHPOINT",
 })
+#: And a command that is told of a run in its own, which may well ask us about it.
+NOTIFY_NAMES = frozenset({
+    "JOBSCRIBE_NOTIFY_ID", "JOBSCRIBE_NOTIFY_TARGET", "JOBSCRIBE_NOTIFY_EVENT", "JOBSCRIBE_NOTIFY_STATE", "JOBSCRIBE_NOTIFY_JID",
+    "JOBSCRIBE_NOTIFY_SERIAL", "JOBSCRIBE_NOTIFY_POSITION",
+})
 #: What only the command line reads, and the place of the file.
 CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET"})
 CONFIG_NAME = "JOBSCRIBE_CONFIG"
@@ -112,7 +117,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
         if name in _ENV:
             if value:  # empty is unset, as for a line that was left blank in a unit or compose file
                 out[_ENV[name]] = _Given(value, f"environment {name}")
-        elif name.startswith(PREFIX) and name not in JOB_NAMES | CLIENT_NAMES | {CONFIG_NAME}:
+        elif name.startswith(PREFIX) and name not in JOB_NAMES | NOTIFY_NAMES | CLIENT_NAMES | {CONFIG_NAME}:
             _unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
     return out
 

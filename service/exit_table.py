@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from ..protocol.diagnosis import Behavior, Cause, Row, Table, When
 from ..protocol.errors import Refusal
-from ..protocol.exits import Source
+from ..protocol.exits import BY_SCHEDULER, Source
 from . import log_rules
 from .plain_yaml import MAX_BYTES, Lines, Unreadable, parsed
 
@@ -21,7 +21,7 @@ FIRST_CODE, LAST_CODE = 1000, 99_999
 MAX_ROWS, MAX_LIST, MAX_PROBLEMS = 500, 300, 50
 
 _FIELDS = ("code", "phrase", "type", "behavior", "when", "reason", "solutions")
-_CONDITIONS = ("stop", "source", "fault", "memory", "signals", "codes", "log")
+_CONDITIONS = ("stop", "source", "fault", "memory", "slurm", "signals", "codes", "log")
 #: (where, what it must be) of everything that is wrong.
 Problems = list[tuple[str, str]]
 
@@ -116,7 +116,8 @@ def _when(where: str, given: Any, problems: Problems) -> When:
         problems.append((f"{where}.memory", f"must be true, or left out; got {_got(given['memory'])}"))
     when = When(
         stop=field.each("stop", _word), source=field.each("source", _source), fault=field.each("fault", _word), memory="memory" in given,
-        signals=field.each("signals", _signal), codes=field.each("codes", _exit_code), log=field.each("log", _rule),
+        slurm=field.each("slurm", _slurm), signals=field.each("signals", _signal), codes=field.each("codes", _exit_code),
+        log=field.each("log", _rule),
     )
     if when.stop and len(given) > 1:
         problems.append((f"{where}.stop", "must stand alone: whom we stopped is known by that, whatever else is known of its exit"))
@@ -219,6 +220,10 @@ def _word(value: Any) -> str:
 
 def _source(value: Any) -> str:
     return _one_of(value, get_args(Source))
+
+
+def _slurm(value: Any) -> str:
+    return _one_of(value, tuple(sorted(BY_SCHEDULER)))
 
 
 def _exit_code(value: Any) -> int:

@@ -13,6 +13,8 @@ from pykern import pkconfig
 Parser = Callable[[Any], Any]
 
 _FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
+#: What there is to start runs with.
+DRIVERS = ("local", "docker", "sbatch")
 _NOTHING = ("", "none", "null")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _GPU = re.compile(r"auto|\d{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
@@ -107,6 +109,14 @@ def words(value: Any) -> tuple[str, ...]:
     given = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
         raise Unfit("must be words of small letters, digits, _ and -, with commas between")
+    return tuple(given)
+
+
+def drivers(value: Any) -> tuple[str, ...]:
+    """Names of drivers, each once: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not given or not all(w in DRIVERS for w in given) or len(set(given)) != len(given):
+        raise Unfit(f"must be some of {', '.join(DRIVERS)}, each once, with commas between; the first one is used where a run does not say")
     return tuple(given)
 
 

@@ -23,9 +23,13 @@ class Unreadable(Exception):
 
 
 class Lines(dict[str, Any]):
-    """A mapping that knows in which line it begins."""
+    """A mapping that knows in which line it begins, and each of its keys."""
 
     line = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
 
 
 def parsed(text: str) -> Any:
@@ -72,12 +76,13 @@ def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
 
 def _mapping(event: Any, events: Iterator[Any], depth: int) -> Lines:
     out = Lines()
-    out.line = event.start_mark.line + 1
+    out.line = _line(event)
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         if not isinstance(key, yaml.ScalarEvent):
             raise _at(key, "a key must be a word")
         if key.value in out:
             raise _at(key, f"{key.value[:80]!r} is there twice")
+        out.lines[key.value] = _line(key)
         out[key.value] = _value(next(events), events, depth + 1)
     return out
 
@@ -90,4 +95,8 @@ def _scalar(event: Any) -> Any:
 
 
 def _at(event: Any, sentence: str) -> Unreadable:
-    return Unreadable(f"line {event.start_mark.line + 1}: {sentence}")
+    return Unreadable(f"line {_line(event)}: {sentence}")
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1

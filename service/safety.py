@@ -1,4 +1,4 @@
-"""What must be in order before a supervisor may start: secrets, keys, who can reach its listeners, and a site's own exit table.
+"""What must be in order before a supervisor may start: secrets, keys, who can reach its listeners, a site's own files.
 
 `problems` finds everything at once, for a person; `check` is the door: the first problem is a Refusal.
 """
@@ -18,6 +18,19 @@ _DEFAULTS = ("secret", "password", "changeme", "change-me", "example", "default"
 def check(settings: Settings) -> None:
     """Raises Refusal("unsafe") or Refusal("badConfig") with the reason unless a supervisor may start with these settings."""
     for problem in problems(settings):
+        if settings.docker.pool is not None and problem.sentence.startswith(f"{settings.docker.pool}:"):
+            from .pool_file import load
+
+            # a pool is mended in one go: with everything that is wrong with it
+            load(settings.docker.pool, (settings.root, settings.user_root))
+        if settings.sbatch.clusters is not None and problem.sentence.startswith(f"{settings.sbatch.clusters}:"):
+            from .cluster_file import load as load_clusters
+
+            load_clusters(settings.sbatch.clusters)
+        if settings.notify.file is not None and problem.sentence.startswith(f"{settings.notify.file}:"):
+            from .notify_file import load as load_targets
+
+            load_targets(settings.notify.file)
         raise problem
 
 
@@ -33,10 +46,43 @@ def problems(settings: Settings) -> Iterator[Refusal]:
             yield _unsafe("there is no server secret; name its file in supervisor.server_secret_file (or set supervisor.development)")
     else:
         yield from _attempt(s.server_secret_file)
+    if s.metrics_secret_file is not None:
+        yield from _attempt(s.metrics_secret_file, "supervisor.metrics_secret_file")
     if s.agents_tls_key is not None:
-        yield from _private("supervisor.agents_tls_key", s.agents_tls_key)
+        yield from private("supervisor.agents_tls_key", s.agents_tls_key)
     if settings.exits.table is not None:
         yield from _table(settings.exits.table)
+    if settings.docker.pool is not None:
+        yield from _pool(settings.docker.pool, (settings.root, settings.user_root))
+    if settings.sbatch.clusters is not None:
+        yield from _clusters(settings.sbatch.clusters, settings)
+    if settings.notify.file is not None:
+        from .notify_file import read
+
+        yield from read(settings.notify.file)[1]
+
+
+def warnings(settings: Settings) -> Iterator[str]:
+    """What a supervisor may start with, and an operator should know. The rest must be in order."""
+    if os.geteuid() != 0:
+        return
+    if settings.docker.pool is not None:
+        from .pool_file import load
+
+        if load(settings.docker.pool, (settings.root, settings.user_root)).unix_users is None:
+            yield (
+                f"{settings.docker.pool} has no unixUsers, and this supervisor is root: users' containers run as root, too, "
+                "and share one another's files as far as these are shown to them"
+            )
+    if settings.sbatch.clusters is not None:
+        from .cluster_file import load as load_clusters
+
+        for cluster in load_clusters(settings.sbatch.clusters).clusters:
+            if cluster.access == "account":
+                yield (
+                    f"{settings.sbatch.clusters}: cluster {cluster.name} has access account, and this supervisor is root: all users' jobs "
+                    "there are root's; start it as a unix user of its own, or take access runuser"
+                )
 
 
 def check_server(settings: Settings) -> None:
@@ -48,9 +94,9 @@ def check_server(settings: Settings) -> None:
         raise _unsafe(f"server.ip is {s.ip}, but the front end speaks no TLS: keep it on loopback, behind a proxy that does")
 
 
-def read_secret(path: str) -> str:
-    """The server secret in this file. Raises Refusal("unsafe") when others can read it, or it is too easily guessed."""
-    for problem in _private("supervisor.server_secret_file", path):
+def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> str:
+    """The secret in this file, which that setting names. Raises Refusal("unsafe") when others can read it, or it is too easily guessed."""
+    for problem in private(setting, path):
         raise problem
     try:
         with open(path, encoding="utf-8") as f:
@@ -78,9 +124,9 @@ def _unsafe(sentence: str) -> Refusal:
     return Refusal("unsafe", sentence)
 
 
-def _attempt(path: str) -> Iterator[Refusal]:
+def _attempt(path: str, setting: str = "supervisor.server_secret_file") -> Iterator[Refusal]:
     try:
-        read_secret(path)
+        read_secret(path, setting)
     except Refusal as problem:
         yield problem
 
@@ -94,7 +140,32 @@ def _table(path: str) -> Iterator[Refusal]:
         yield problem
 
 
-def _private(name: str, path: str) -> Iterator[Refusal]:
+def _pool(path: str, own: tuple[str, ...]) -> Iterator[Refusal]:
+    from .pool_file import read
+
+    pool, found = read(path, own)
+    yield from found
+    if pool is not None and pool.unix_users is not None and os.geteuid() != 0:
+        what = f"{path} has unixUsers, but this supervisor is no root (it is uid {os.geteuid()}), and cannot give files to other unix users"
+        yield _unsafe(f"{what}: start it as root, or take unixUsers away (containers then run as this user)")
+
+
+def _clusters(path: str, settings: Settings) -> Iterator[Refusal]:
+    from .cluster_file import read
+
+    clusters, found = read(path)
+    yield from found
+    for cluster in clusters.clusters if clusters is not None else ():
+        if cluster.access == "runuser" and os.geteuid() != 0:
+            what = f"{path}: cluster {cluster.name} has access runuser, but this supervisor is no root (it is uid {os.geteuid()})"
+            yield _unsafe(f"{what}, and cannot become other unix users: take sudo with a rule for it, or start it as root")
+        if cluster.link == "tls" and settings.supervisor.agents_tls_cert is None:
+            what = f"{path}: cluster {cluster.name} has link tls, but the listener for agents has no certificate"
+            yield Refusal("badConfig", f"{what}: set supervisor.agents_tls_cert, _key and _ca, or take link ssh")
+
+
+def private(name: str, path: str) -> Iterator[Refusal]:
+    """What speaks against this file as a place for secrets."""
     try:
         found = os.stat(path)
     except OSError as e:

@@ -16,6 +16,7 @@ from .parsers import (
     app_list,
     boolean,
     count,
+    drivers,
     gpu_ids,
     one_of,
     or_none,
@@ -50,6 +51,7 @@ class SupervisorSettings:
     agents_tls_key: str | None = _is(None, or_none(text), "file with its key, readable by nobody else")
     agents_tls_ca: str | None = _is(None, or_none(text), "file with the one authority that agents trust")
     server_secret_file: str | None = _is(None, or_none(text), "file with the secret of front ends, readable by nobody else")
+    metrics_secret_file: str | None = _is(None, or_none(text), "file with the token of what monitors (default: secret/metrics in the root)")
     development: bool = _is(False, boolean, "allow to run without a secret file, on loopback only")
 
 
@@ -111,8 +113,14 @@ class ServerSettings:
 class LogSettings:
     format: Literal["text", "json"] = _is("text", one_of("text", "json"), "form of the log lines")
     trace: str | None = _is(None, or_none(pattern), "write trace lines that match this regular expression, as in 'op=run.*a=Vrwf'")
+    journald: Literal["auto", "on", "off"] = _is(
+        "auto", one_of("auto", "on", "off"),
+        "give records with their fields to the journal (auto: in place of lines, where the lines would go there)",
+    )
     file_bytes: int = _is(64 * 1024 * 1024, size, "a log file is rotated at this size")
     files_kept: int = _is(3, count, "rotated log files that are kept")
+    sessions_kept: int = _is(20, count, "each start of the supervisor begins a session of the log; so many are kept")
+    total_bytes: int = _is(1024 * 1024 * 1024, size, "the oldest sessions are removed when all of them together have more than this")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +156,26 @@ class ExitSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverSettings:
+    use: tuple[str, ...] = _is(("local",), drivers, "what starts runs, as in 'local, docker'; the first one where a run does not say")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerSettings:
+    pool: str | None = _is(None, or_none(text), "file that describes the hosts of the driver docker (see docs/docker.md)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SbatchSettings:
+    clusters: str | None = _is(None, or_none(text), "file that describes the clusters of the driver sbatch (see docs/sbatch.md)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifySettings:
+    file: str | None = _is(None, or_none(text), "file that says who is told when runs change (see docs/notifications.md)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(lambda: os.path.expanduser("~/.jobscribe"), text, "everything the supervisor keeps; on a local disk")
     user_root: str = _is("", text, "users' run directories, the same path on every host that runs jobs (default: user/ in the root)")
@@ -162,6 +190,10 @@ class Settings:
     apps: AppSettings = field(default_factory=AppSettings)
     purge: PurgeSettings = field(default_factory=PurgeSettings)
     exits: ExitSettings = field(default_factory=ExitSettings)
+    drivers: DriverSettings = field(default_factory=DriverSettings)
+    docker: DockerSettings = field(default_factory=DockerSettings)
+    sbatch: SbatchSettings = field(default_factory=SbatchSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     #: where the values came from, by name; what is not in it is a default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -175,6 +207,14 @@ class Settings:
         missing = [f"supervisor.{k}" for k, v in tls.items() if v is None]
         if 0 < len(missing) < len(tls):
             raise Refusal("badConfig", f"TLS of the agents' listener needs certificate, key and authority; {' and '.join(missing)} not set")
+        if "docker" in self.drivers.use and self.docker.pool is None:
+            raise Refusal("badConfig", "drivers.use names docker, which needs hosts: describe them in a file, and name it in docker.pool")
+        if self.docker.pool is not None and "docker" not in self.drivers.use:
+            raise Refusal("badConfig", "docker.pool describes hosts that nothing uses: add docker to drivers.use, or take docker.pool away")
+        if "sbatch" in self.drivers.use and self.sbatch.clusters is None:
+            raise Refusal("badConfig", "drivers.use names sbatch, which needs clusters: describe them in a file, named in sbatch.clusters")
+        if self.sbatch.clusters is not None and "sbatch" not in self.drivers.use:
+            raise Refusal("badConfig", "sbatch.clusters describes clusters that nothing uses: add sbatch to drivers.use, or take it away")
 
 
 @dataclass(frozen=True)
@@ -206,7 +246,8 @@ GROUPS: dict[str, type[Any]] = {
     "supervisor": SupervisorSettings, "server": ServerSettings, "slots": SlotSettings, "resources": ResourceSettings,
     "limits": LimitSettings, "log": LogSettings,
     "output": OutputSettings, "keeper": KeeperSettings, "apps": AppSettings, "purge": PurgeSettings,
-    "exits": ExitSettings,
+    "exits": ExitSettings, "drivers": DriverSettings, "docker": DockerSettings,
+    "sbatch": SbatchSettings, "notify": NotifySettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

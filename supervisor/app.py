@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import resource
 import secrets
 import signal
 import ssl
@@ -19,10 +18,8 @@ from ..db.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
 from ..db.folding import last_session, serial_floor, set_back
 from ..db.records import RecordWriter, catch_up
 from ..db.sqlite import SqliteStore
-from ..db.state import Job
+from ..db.state import Job, Task
 from ..db.store import Appended, Batch, Write
-from ..drivers.driver import AgentDriver, TaskDriver
-from ..drivers.keeper_tasks import KeeperTasks
 from ..protocol.errors import Refusal
 from ..protocol.heartbeat import Pace
 from ..protocol.ids import AgentKey, derived_id
@@ -36,28 +33,38 @@ from ..service.log import open_log
 from ..service.notify import Notifier
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
-from . import offers
+from . import offers, own_process
+from .agent_socket import application as agents_application
 from .calls import Calls
+from .clusters import ClusterBoard
 from .core.effects import Effect
-from .core.inputs import Now
+from .core.inputs import Now, SignedIn
 from .desk import Desk
 from .engine import Engine
 from .feed import Feed
-from .hub import Hub, application as agents_application
+from .fleet import Fleet
+from .hub import Hub
 from .leases import Leases
 from .library import Library
-from .listening import Bound, bound, patient, port_of
+from .library_copies import LibraryCopies
+from .listening import Bound, agents_tls, bound, patient, port_of
 from .live import Live
 from .metrics import Counters, process
+from .notifying.notifications import Notifications
 from .outputs import Outputs
 from .performer import Performer
+from .places import Places
 from .progress import Progress
+from .prometheus.monitoring import Monitoring
+from .prometheus.readings import Parts
 from .pulse import Pulse
 from .purging import Purging
 from .requests import MAX_BODY
 from .root import Root
 from .samples import Metering
+from .sign_ins import SignIns
 from .strays import ask_for_all
+from .tracing.lookup import Known
 from .uploads import Uploads
 from .watchdog import Watchdog
 from .web.handler import Services
@@ -66,11 +73,8 @@ from .web.unsent import Unsent
 
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5
-SWITCH_SECS = 0.0002
 #: So many of them are taken in one round of the loop.
 TAKEN_AT_ONCE = 16
-#: Sockets and files at once, if the machine allows it.
-DESCRIPTORS = 65_536
 
 Announce = Callable[[dict[str, Any]], None]
 
@@ -83,33 +87,13 @@ def main(settings: Settings, announce: Announce, *, front: str | None = None, no
     check(settings)
     root = Root(settings.root)
     try:
-        _private_memory()
-        _prompt_threads()
+        own_process.private_memory()
+        own_process.prompt_threads()
         processes.set_title("jobscribe supervisor", str(root.path))
         lag = LoopLag()
         lag.run(_serve(settings, root, announce, front, notifier or Notifier({}), lag))
     finally:
         root.close()
-
-
-def _private_memory() -> None:
-    """Jobs of the local driver share the supervisor's unix user: they must not read its memory or environment."""
-    os.umask(0o077)
-    processes.set_dumpable(False)
-
-
-def _prompt_threads() -> None:
-    """The writer of the log takes turns with the loop: at Python's default of 5 ms a commit would wait that long, several times."""
-    sys.setswitchinterval(SWITCH_SECS)
-
-
-def _many_descriptors() -> int:
-    """As many as may be had: agents, clients and streams take one or two each. Returns the limit there was; agents and jobs get that."""
-    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
-    if before != resource.RLIM_INFINITY and before < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return before
 
 
 async def _serve(settings: Settings, root: Root, announce: Announce, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
@@ -134,23 +118,25 @@ class _Supervisor:
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())
         self._agents_key = self._redactor.add(root.secret("agents")).encode()
-        (root / "log").mkdir(exist_ok=True)
-        self._log, self._sink = open_log(
-            "supervisor", settings.log, self._redactor, stream=sys.stdout, file=str(root / "log" / "supervisor.log"),
-        )
+        self._log, self._sink = open_log("supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path))
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
         self._counters, lag.say = Counters(), self._log
         self._store = SqliteStore(
-            root / "db" / "events.sqlite", self._deliver, point=lambda p: crashpoints.reached("supervisor." + p),
+            root / "db" / "events.sqlite", self._deliver, point=self._stored, say=self._log,
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = Feed(self._store)
         system = self._store.read(SYSTEM)
         self._session, self._set_back, self._serial_floor = 1 + last_session(system), set_back(system), serial_floor(system)
-        self._drivers: dict[str, AgentDriver] = {"local": offers.local_driver(settings, root, descriptors=_many_descriptors())}
+        self._places = Places(self._log, self._counters, self._agent_id)
+        self._fleet = Fleet(
+            settings, root, self._places, self._log, self._redactor, self._agents_key, descriptors=own_process.many_descriptors(),
+        )
+        self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
+        self._clusters = ClusterBoard(clusters, usual_secs=settings.limits.time_limit_secs)
         self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
-        self._engine = Engine(offers.policy(settings, self._drivers, self._serial_floor), self._store, self)
+        self._engine = Engine(offers.policy(settings, self._drivers, self._fleet.pool, clusters, self._serial_floor), self._store, self)
         self._watchdog = Watchdog(notifier, self._store, self._standing)
         self._progress = Progress(self._engine, self._counters)
         self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
@@ -158,30 +144,49 @@ class _Supervisor:
             self._engine, self._progress, self._metering, self._log, self._counters, self._agent_id, self._session,
             pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
         )
+        self._hub.heard_of_cluster = self._clusters.heard
+        self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
+        self._places.bind(self._engine, self._metering, self._hub.next_epoch)
         self._pulse = Pulse(self._hub)
-        tasks = self._task_drivers()
-        outputs = Outputs(self._hub, tasks, secrets.token_bytes)
+        tasks = self._fleet.task_drivers(self._send, secrets.token_bytes)
+        outputs = Outputs(self._hub, tasks, secrets.token_bytes, self._far)
         self._desk = Desk(
             self._engine, self._feed, outputs, self._progress, self._counters, self._log, self.now, user_root=self._user_root(),
             apps=registry.names(settings.apps.also), drivers=self._drivers, evidence_root=str(root / "agent"),
+            container=self._fleet.container, batch=self._clusters.asked,
         )
         self._live = Live(self._desk)
         self._progress.heard = self._live.progressed
-        self._uploads = Uploads(Library(self._user_root(), limit=settings.limits.upload_bytes))
+        library = Library(self._user_root(), limit=settings.limits.upload_bytes, owner=self._fleet.owner)
+        self._uploads = Uploads(library)
+        self._performer.copies = LibraryCopies(
+            library, self._hub, self._log, self._user_root(), secrets.token_bytes, self._clusters.apart,
+        )
         self._purging = Purging(
             self._engine, self._store, self._log, self.now, user_root=self._user_root(), after_secs=settings.purge.after_secs,
-            every_secs=settings.purge.every_secs,
+            every_secs=settings.purge.every_secs, elsewhere=self._clusters.elsewhere,
         )
-        self._performer.bind(self._engine, self._hub, self._desk, self._purging, tasks)
+        self._performer.bind(self._engine, self._hub, self._places, self._desk, self._purging, tasks)
+        self._notifications = Notifications(settings, root, self._store, self._log, self._counters, self._redactor, self._clock)
         self._servers: list[tornado.httpserver.HTTPServer] = []
+        self._monitoring = Monitoring(Parts(
+            self._engine, self._hub, self._feed, self._live, lag, self._counters, self._clusters, self._watchdog, self._drivers,
+            self._notifications, lines_lost=lambda: self._sink.dropped,
+        ), root.path, self._user_root(), self._redactor.add(self._metrics_secret()))
+        self._performer.measured = self._monitoring.instruments.driver_call
         self._counters.measure(
             loop=lag.said, engine=self._engine.sizes, desk=self._desk.sizes, performer=self._performer.sizes, hub=self._hub.sizes,
-            live=self._live.sizes, metering=self._metering.sizes, process=process,
+            places=self._places.sizes, live=self._live.sizes, metering=self._metering.sizes, process=process,
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
         """News of the store, from its thread to ours."""
         self._loop.call_soon_threadsafe(call)
+
+    def _stored(self, point: str) -> None:
+        """The store's writer is at this point, in its thread."""
+        crashpoints.reached("supervisor." + point)
+        self._monitoring.stored(point)
 
     # ---- the engine's ports
 
@@ -201,9 +206,10 @@ class _Supervisor:
         self._desk.projected(job)
         self._metering.settle(job)
         self._live.changed(job, position)
+        self._monitoring.projected(job, position)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
-        return self._hub.alive()
+        return [*self._hub.alive(), *self._places.alive()]
 
     def fatal(self, refusal: Refusal) -> None:
         """The store is gone for good: stop at once and say why; jobs run on."""
@@ -225,7 +231,7 @@ class _Supervisor:
         # with each of them comes a handshake: Tornado would take 128 at once, and nobody else would be served meanwhile
         tornado.netutil._DEFAULT_BACKLOG = TAKEN_AT_ONCE
         s = self._settings.supervisor
-        agents, tls = bound(s.agents_ip, s.agents_port), self._agents_tls()
+        agents, tls = bound(s.agents_ip, s.agents_port), agents_tls(s)
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
         self._root.publish("agents.json", {
             "agentsUrl": f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent", "agentsCa": s.agents_tls_ca,
@@ -240,9 +246,12 @@ class _Supervisor:
         self._engine.start()
         # not before: who connects to an engine that has not folded its log yet is forgotten when it does
         self._listen(agents, agents_application(self._hub), tls=tls)
+        self._fleet.start()
         if self._set_back:
             ask_for_all(self._root / "agent", self._drivers, self._desk)
         self._purging.start()
+        self._notifications.start()
+        self._monitoring.start()
         front = bound(s.ip, s.port)
         url = f"http://{s.ip}:{port_of(front)}"
         self._listen(front, application(self._services()), body=MAX_BODY + 64 * 1024)
@@ -271,6 +280,8 @@ class _Supervisor:
             self._poker.cancel()
         await self._live.close()
         await self._purging.close()
+        await self._notifications.close()
+        await self._monitoring.close()
         await self._performer.close()
         self._pulse.close()
         self._dismiss_idle_agents()
@@ -283,8 +294,7 @@ class _Supervisor:
         self._feed.close()
         self._records.close()
         self._store.close()
-        for driver in self._drivers.values():
-            await driver.close()
+        await self._fleet.close()
         self._log("supervisor stopped")
         self._undo_logging()
         self._sink.close()
@@ -300,7 +310,7 @@ class _Supervisor:
     def _dismiss_idle_agents(self) -> None:
         """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with them."""
         for key, _epoch, _alive in self._hub.alive():
-            if not self._engine.world.agent(key).needed:
+            if self._drivers[key.driver].capabilities.same_machine and not self._engine.world.agent(key).needed:
                 self._hub.send(key, Kill(reason="the supervisor stops, and nothing runs here"))
 
     async def _poke(self) -> None:
@@ -324,33 +334,42 @@ class _Supervisor:
         limits = self._settings.limits
         calls = Calls(
             self._desk, self._hub, self._counters, secrets.token_bytes, call_secs=limits.call_secs, per_user=limits.calls_per_user,
+            copied=self._clusters.apart,
         )
         leases = Leases(self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs)
         unsent = Unsent()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
-        return Services(self._desk, calls, self._live, self._uploads, leases, self._secret, unsent, self._metering)
+        return Services(
+            self._desk, calls, self._live, self._uploads, leases, self._secret, unsent, self._metering, self._monitoring,
+            self._sign_ins(), self._clusters, self._notifications, Known(agent_id=self._agent_id, container=self._fleet.container),
+            lambda: self._sink.flush(1.0),
+        )
+
+    def _sign_ins(self) -> SignIns | None:
+        if self._fleet.clusters is None or self._fleet.sbatch is None:
+            return None
+        out = SignIns(
+            self._fleet.clusters, self._fleet.sbatch, self._redactor, self._counters, self._log, agent_up=self._agent_up,
+        )
+        self._counters.measure(sign_ins=out.sizes, clusters=self._clusters.sizes)
+        return out
+
+    def _agent_up(self, key: AgentKey) -> bool:
+        return key in self._hub.connections
 
     def _listen(self, sockets: Bound, application: Any, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> None:
         server = tornado.httpserver.HTTPServer(application, ssl_options=tls, max_body_size=body, max_header_size=64 * 1024)
         server.add_sockets(patient(sockets, self.noticed))
         self._servers.append(server)
 
-    def _agents_tls(self) -> ssl.SSLContext | None:
-        s = self._settings.supervisor
-        if not s.agents_tls_cert:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
-        except OSError as e:  # SSLError is one
-            said = e.strerror or str(e)
-            raise Refusal("badConfig", f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}") from None
-        return context
-
     def _server_secret(self) -> str:
         file = self._settings.supervisor.server_secret_file
         return read_secret(file) if file else self._root.secret("server")
+
+    def _metrics_secret(self) -> str:
+        file = self._settings.supervisor.metrics_secret_file
+        return read_secret(file, "supervisor.metrics_secret_file") if file else self._root.secret("metrics")
 
     def _agent_id(self, key: AgentKey) -> str:
         """Derived, so that it outlives every restart and stands in no log."""
@@ -359,13 +378,13 @@ class _Supervisor:
     def _user_root(self) -> str:
         return self._settings.user_root or str(self._root / "user")
 
-    def _task_drivers(self) -> dict[str, TaskDriver]:
-        keeper = KeeperTasks(self._send, self._drivers, secrets.token_bytes)
-        return {name: keeper for name, driver in self._drivers.items() if driver.capabilities.tasks == "keeper"}
-
     def _send(self, key: AgentKey, message: ToAgent) -> None:
         if not self._hub.send(key, message):
             self._counters.add("sendWithoutConnection")
+
+    def _far(self, task: Task) -> str | None:
+        """Where the evidence of a task on a cluster is: its agent is the nearest way there."""
+        return self._desk.evidence_folder(task) if task.agent_key.driver == "sbatch" else None
 
     def _records_failed(self, sentence: str) -> None:
         self._counters.add("recordNotWritten")

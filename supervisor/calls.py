@@ -49,8 +49,10 @@ class Calls:
 
     def __init__(
         self, desk: Desk, hub: Hub, counters: Counters, entropy: Callable[[int], bytes], *, call_secs: float, per_user: int,
+        copied: Callable[[AgentKey], bool] = lambda key: False,
     ) -> None:
-        self._desk, self._hub, self._counters, self._entropy = desk, hub, counters, entropy
+        """copied: has this agent nothing but a copy of its user's library?"""
+        self._desk, self._hub, self._counters, self._entropy, self._copied = desk, hub, counters, entropy, copied
         self._call_secs, self._per_user = call_secs, per_user
         self._in_flight: Counter[str] = Counter()
 
@@ -68,7 +70,7 @@ class Calls:
         self._check(request)
         with self._counted(request.uid):
             run = self._run_of(request) if request.compute_jid is not None else None
-            key = self._desk.agent_key(request.uid, run.spec.driver if run else request.driver)
+            key = self._key(request, run)
             await self._desk.agent(key)
             if request.compute_jid is not None and run is not None:
                 self._still(request.uid, request.compute_jid, run.serial)
@@ -80,6 +82,20 @@ class Calls:
             if request.compute_jid is not None and run is not None:
                 self._still(request.uid, request.compute_jid, run.serial)
             return _json(answer.reply)
+
+    def _key(self, request: CallRequest, run: Run | None) -> AgentKey:
+        """Who answers: what may change the library itself is for an agent that has it. Raises Refusal."""
+        if run is not None:
+            return self._desk.agent_key(request.uid, run.spec.driver, _host(run))
+        key = self._desk.agent_key(request.uid, request.driver)
+        if request.job_cmd != "stateful_compute" or not self._copied(key):
+            return key
+        others = () if request.driver else tuple(self._desk.agent_key(request.uid, name) for name in self._desk.drivers)
+        own = next((k for k in others if not self._copied(k)), None)
+        if own is None:
+            raise Refusal("badRequest", f"{request.method!r} may change the user's library, of which {key.host} has only a copy; it takes "
+                                        "a driver whose agents see the user's directory (local, or a cluster with `userRoot`)")
+        return own
 
     def begin_session(self, request: BeginSession) -> None:
         """Have the agent on its way. Raises Refusal only for what is wrong with the request."""
@@ -116,7 +132,7 @@ class Calls:
     async def open_file(self, request: RunFile) -> OpenFile:
         """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises Refusal."""
         run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
-        key = self._desk.agent_key(request.uid, run.spec.driver)
+        key = self._desk.agent_key(request.uid, run.spec.driver, _host(run))
         wanted = PIECE if request.length is None else min(PIECE, request.length)
         with self._counted(request.uid):
             await self._desk.agent(key)
@@ -177,6 +193,12 @@ class Calls:
             self._in_flight[uid] -= 1
             if not self._in_flight[uid]:
                 del self._in_flight[uid]
+
+
+def _host(run: Run) -> str | None:
+    """Where it was placed last."""
+    tasks = run.attempts[-1].tasks if run.attempts else ()
+    return tasks[0].agent_key.host if tasks else None
 
 
 def _json(reply: bytes) -> bytes:

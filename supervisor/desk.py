@@ -31,7 +31,8 @@ from .metrics import Counters
 from .outputs import Outputs, asked_for
 from .progress import Progress
 from .requests import check_spec
-from .why import why
+from .tracing.lookup import no_job
+from .why.answer import brief, why
 
 #: Of the attempts of a run, so many are told: the latest ones.
 ATTEMPTS_SHOWN = 100
@@ -53,10 +54,18 @@ class Desk:
     def __init__(
         self, engine: Engine, feed: Feed, outputs: Outputs, progress: Progress, counters: Counters, log: Log, now: Callable[[], Now], *,
         user_root: str, apps: tuple[str, ...], drivers: dict[str, AgentDriver], evidence_root: str,
+        container: Callable[[AgentKey, Token], str | None] = lambda key, token: None,
+        batch: Callable[[RunSpec], RunSpec] = lambda spec: spec,
     ) -> None:
+        """container: the name of the container that a task is in, where it is in one.
+
+        batch: what is asked of a cluster, as it is on record then; raises Refusal. Drivers without clusters are asked
+        for nothing there.
+        """
         self.engine, self.feed, self.outputs, self.counters, self.log, self.now = engine, feed, outputs, counters, log, now
         self.progress = progress
         self.user_root, self.apps, self.drivers, self.evidence_root = user_root, apps, drivers, evidence_root
+        self._container, self._batch = container, batch
         self.draining = False
         #: agents that were asked for ahead of any need
         self._early: dict[AgentKey, asyncio.Task[None]] = {}
@@ -172,9 +181,17 @@ class Desk:
 
     def check(self, spec: RunSpec) -> None:
         """Can there be such a run here? Raises Refusal."""
-        check_spec(spec, self.apps)
-        if spec.driver not in self.drivers:
-            raise Refusal("badRequest", f"there is no driver {spec.driver!r}; there are: {', '.join(self.drivers)}")
+        can = self.drivers[self.driver(spec.driver)].capabilities
+        check_spec(
+            spec, self.apps, containers=can.containers, volumes=can.volumes, user_dir=os.path.join(self.user_root, spec.uid),
+        )
+
+    def driver(self, asked: str) -> str:
+        """The name of the driver that is meant: the first one of this house where none is named. Raises Refusal("badRequest")."""
+        name = asked or next(iter(self.drivers))
+        if name not in self.drivers:
+            raise Refusal("badRequest", f"there is no driver {name!r}; there are: {', '.join(self.drivers)}")
+        return name
 
     def _cancellation(self, request: RunCancel) -> tuple[asyncio.Future[dict[str, Any]], Cancel]:
         handle, future = self._handle()
@@ -188,13 +205,15 @@ class Desk:
     def checked(self, spec: RunSpec) -> RunSpec:
         """A run as it would be accepted. Raises Refusal.
 
-        The limits of this house, where it has none of its own, are on record with it, whatever the configuration says later.
+        The driver and limits of this house, where it has none of its own, are on record with it, whatever the configuration says later.
         """
         self.check(spec)
         policy = self.engine.policy
+        spec = self._batch(msgspec.structs.replace(spec, driver=self.driver(spec.driver)))
+        # the house's own limit is for its own queue: the core counts it until the run is placed, and no longer
+        usual = None if spec.driver in policy.batch else policy.queue_limit_secs
         return msgspec.structs.replace(
-            spec, time_limit_secs=spec.time_limit_secs or policy.time_limit_secs,
-            queue_limit_secs=spec.queue_limit_secs or policy.queue_limit_secs,
+            spec, time_limit_secs=spec.time_limit_secs or policy.time_limit_secs, queue_limit_secs=spec.queue_limit_secs or usual,
         )
 
     def _handle(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
@@ -210,11 +229,10 @@ class Desk:
 
     # ---- agents
 
-    def agent_key(self, uid: str, driver: str) -> AgentKey:
-        """The agent that answers this user's calls. Raises Refusal("badRequest") for a driver that is not there."""
-        if driver not in self.drivers:
-            raise Refusal("badRequest", f"there is no driver {driver!r}; there are: {', '.join(self.drivers)}")
-        return AgentKey(driver, "sequential", uid, self.engine.policy.hosts.get(driver, "localhost"))
+    def agent_key(self, uid: str, driver: str, host: str | None = None) -> AgentKey:
+        """The agent that answers this user's calls, on this host if it can be. Raises Refusal("badRequest"): there is no such driver."""
+        name = self.driver(driver)
+        return self.engine.world.homes.for_calls(name, uid, host)
 
     async def agent(self, key: AgentKey) -> None:
         """Returns when it is up; it is started if need be. Raises Refusal (agentUnavailable, tooManyRequests, draining)."""
@@ -253,16 +271,18 @@ class Desk:
 
     def job(self, uid: str, jid: str) -> Durable:
         """The durable job; not there and not yours are the same answer."""
-        entry = self.engine.durable(jid) if split_jid(jid)[0] == uid else None
-        if entry is None:
+        if split_jid(jid)[0] != uid:
             raise Refusal("notFound", f"there is no job {jid}")
+        entry = self.engine.durable(jid)
+        if entry is None:
+            raise no_job(self.engine.store, jid)
         return entry
 
     def describe(self, entry: Durable, *, hash_: str | None = None, serial: int = 0) -> dict[str, Any]:
-        fails_since = self.engine.fails_since if self.engine.paused else None
         reply = status(
-            self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial, store_fails_since=fails_since,
+            self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial, store_fails_since=self._fails_since(),
         )
+        reply["why"] = brief(reply, entry.job)
         run = entry.job.run
         if run is None or reply.get("computeJobSerial") != run.serial:
             return {**reply, "parallelStatus": None}
@@ -321,12 +341,17 @@ class Desk:
         tasks = run.attempts[-1].tasks if run and run.attempts else ()
         task = (run.telling if run is not None else None) or (tasks[0] if tasks else None)
         folder = None if task is None else self.evidence_folder(task)
-        return {**why(reply, entry.job, folder), "status": reply}
+        return {**why(reply, entry.job, folder, self._fails_since()), "status": reply}
 
+    def _fails_since(self) -> float | None:
+        """Since when the event store cannot be written, if it cannot."""
+        return self.engine.fails_since if self.engine.paused else None
 
     def evidence_folder(self, task: Task) -> str:
         """Where the files of one execution lie, on the machine of its agent."""
-        return os.path.join(self.evidence_root, str(task.agent_key), "run", task.token.name)
+        handle = self.engine.agent_record(task.agent_key).handle or {}
+        agent: str = handle.get("folder") or os.path.join(self.evidence_root, str(task.agent_key))
+        return os.path.join(agent, "run", task.token.name)
 
     def tasks(self, request: JobTasks) -> dict[str, Any]:
         """The attempts of the current run, and the tasks of one of them (0: the latest). Raises Refusal."""
@@ -337,14 +362,14 @@ class Desk:
         wanted = request.attempt or run.attempt
         chosen = next((a for a in run.attempts if a.number == wanted), None)
         if wanted and chosen is None:
-            raise Refusal("notFound", f"the run has no attempt {wanted}")
+            raise Refusal("notFound", f"the run has no attempt {wanted}", {"advice": "'jobscribe job tasks JOB' shows which there are"})
         return {
             "computeJid": entry.job.jid, "computeJobSerial": run.serial, "state": run.status, "attempt": wanted, "roles": roles(run),
             "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
-            "attempts": [{k: v for k, v in attempt(a).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
+            "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
-                {**task(t), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,
-                 "evidence": self.evidence_folder(t)}
+                {**task(t, run.spec), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,
+                 "evidence": self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }

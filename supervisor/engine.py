@@ -22,10 +22,12 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..protocol.messages import Alive
 from ..runtime import crashpoints
+from .core import hosts
 from .core import inputs as core_inputs
 from .core.decide import Decision, decide
 from .core.effects import Effect, FindTasks, ReplyRefusal
-from .core.inputs import AgentConnected, Cancel, Input, Now, Restarted, Submit, cancel_receipt
+from .core.hosts import Outages
+from .core.inputs import AgentConnected, Cancel, HostChanged, Input, Now, Restarted, Submit, cancel_receipt
 from .core.world import Policy, World
 
 #: Finished jobs that somebody asked for are kept at hand for the next question.
@@ -100,6 +102,8 @@ class Engine:
         self.fails_since: float | None = None
         self._acting = False
         self._suspect = False
+        #: hosts that cannot be asked: of no log, and true whatever becomes of a decision
+        self._down: Outages = {}
 
     # ---- in
 
@@ -111,6 +115,9 @@ class Engine:
     def tell(self, *inputs: Input) -> None:
         """Decide these together: one transaction."""
         now = self.ports.now()
+        for input_ in inputs:
+            if isinstance(input_, HostChanged):
+                hosts.note(self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up)
         if self._paused_until is not None and not self._resumed(now):
             self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
             return
@@ -299,7 +306,7 @@ class Engine:
 
     def _load(self) -> None:
         """The world, folded from the log."""
-        self.world = World(self.policy, self._agent_record)
+        self.world = World(self.policy, self._agent_record, self._down)
         self._durable.clear()
         self._heavy.clear()
         self._requests.clear()
@@ -308,8 +315,8 @@ class Engine:
             entry, requested = self._read(jid)
             self._durable[jid] = entry
             jobs.append((entry.job, requested))
-        keys = {self.world.key_of(j.run) for j, _ in jobs if j.run} | {t.agent_key for j, _ in jobs for t in j.live_tasks()}
-        self.world.restore(jobs, [self._agent_record(k) for k in sorted(keys)])
+        keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
+        self.world.restore(jobs, [self._agent_record(k) for k in sorted(keys)])  # of others, when they come to be needed
 
     def _read(self, jid: str) -> tuple[Durable, int]:
         """A job from its stream, with the position of its latest request."""
@@ -339,9 +346,9 @@ class Engine:
                         self._keep(entry)
                     fetched.append(jid)
         if isinstance(input_, Submit):
-            spec = input_.request.run
-            host = self.policy.hosts.get(spec.driver, "localhost")
-            self.agent_record(AgentKey(spec.driver, spec.job_run_mode, spec.uid, host))
+            home = self.world.homes.choose(input_.request.run)
+            if home is not None:
+                self.agent_record(home)
         elif (key := core_inputs.agent_key(input_)) is not None:
             self.agent_record(key)
         return fetched

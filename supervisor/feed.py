@@ -20,6 +20,10 @@ class Feed:
         self._followers: set[_Follower] = set()
         self.close = store.listen(self._heard)
 
+    def sizes(self) -> dict[str, int]:
+        """Who follows, counted."""
+        return {"followers": len(self._followers)}
+
     def _heard(self, events: Sequence[Stored]) -> None:
         for follower in self._followers:
             follower.offer(events)

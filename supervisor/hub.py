@@ -11,21 +11,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import tornado.web
 import tornado.websocket
 
-from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
+from ..protocol.codec import Decoder, Encoder, FrameError
 from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
-from ..protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, short_uid
+from ..protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
-    Alive, CallReply, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
+    Alive, CallReply, ClusterReport, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
 )
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 from .core.world import token_hash
 from .engine import Engine
-from .metrics import Counters
+from .metrics import Counters, Links, Lost, Unmetered
 from .progress import Progress
 from .samples import Metering
 
@@ -35,13 +34,11 @@ MAX_WAITING = 20_000
 #: Questions that may wait for answers of one agent.
 MAX_ASKED = 1_024
 #: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
-_QUIET = frozenset({"io", "read_file", "analysis", "cancel_call"})
+_QUIET = frozenset({"io", "read_file", "keep_file", "analysis", "cancel_call"})
 
 PACE = Pace()
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
-#: Who has connected and does not say `alive` in time is sent away.
-ALIVE_SECS = 10.0
 
 Answer = LogChunk | CallReply | FileChunk
 A = TypeVar("A", LogChunk, CallReply, FileChunk)
@@ -64,6 +61,11 @@ class Connection:
         self._waiting: deque[Any] = deque()
         self._flushing = False
 
+    @property
+    def ids(self) -> dict[str, str]:
+        """What each line about it has as its ids."""
+        return of_agent(self.key) | ({"agent": self.alive.agent_id} if self.alive else {})
+
     def pkdebug_str(self) -> str:
         agent = short_agent(self.alive.agent_id) if self.alive else "?"
         ops = ", ".join(f"_Op({name}, {short_op(op)})" for op, name in list(self.ops.items())[:8])
@@ -74,7 +76,7 @@ class Connection:
         """Queue one message; frames are made of whatever waits when the loop comes round."""
         if len(self._waiting) >= MAX_WAITING:
             self.hub.counters.add("agentQueueFull")
-            self.close("its queue is full")
+            self.close("its queue is full", "queueFull")
             return
         self._waiting.append(message)
         if not self._flushing:
@@ -89,10 +91,12 @@ class Connection:
             while self._waiting:
                 batch = list(self._waiting)
                 self._waiting.clear()
+                self.hub.links.messages("out", len(batch))
                 for frame in self._encoder.frames(batch):
+                    self.hub.links.frame("out", len(frame))
                     await asyncio.wait_for(self.socket.write_message(frame, binary=True), self.hub.write_secs)
         except (tornado.websocket.WebSocketClosedError, TimeoutError, FrameError) as e:
-            self.close(f"cannot be written: {type(e).__name__}")
+            self.close(f"cannot be written: {type(e).__name__}", "notWritten")
         finally:
             self._flushing = False
             if self._waiting:
@@ -102,15 +106,17 @@ class Connection:
     def receive(self, frame: bytes | str) -> None:
         """One frame. A bad one is counted; a peer out of step loses its connection."""
         self.heart.heard()
+        self.hub.links.frame("in", len(frame))
         try:
             messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
             self.hub.counters.add("rejected." + e.code)
-            self.hub.log("{} refused frame: {}", self, e.sentence)
+            self.hub.log("{} refused frame: {}", self, e.sentence, **self.ids)
             if e.close:
-                self.close(e.code)
+                self.close(e.code, "badFrame")
                 return
             messages = e.messages
+        self.hub.links.messages("in", len(messages))
         inputs: list[Input] = []
         if self._decoder.gaps != self._gaps:
             self._gaps = self._decoder.gaps
@@ -126,7 +132,7 @@ class Connection:
         elif self.alive is None:
             self.hub.counters.add("rejected.malformed")
             self.close("the first message must be alive")
-        elif isinstance(message, RunReport | Samples):
+        elif isinstance(message, RunReport | Samples | ClusterReport):
             self._said_of_itself(message)
         elif isinstance(message, LogChunk | CallReply | FileChunk) or (isinstance(message, OpError) and message.op_id in self.asked):
             self._answered(message)
@@ -144,20 +150,24 @@ class Connection:
         elif message.code in CODES:
             future.set_exception(Refusal(message.code, message.error))
         else:
-            self.hub.log("{} refused op={} with a code that is not known here: {}", self, short_op(message.op_id), message.code)
+            self.hub.log("{} refused op={} with a code that is not known here: {}", self, short_op(message.op_id), message.code,
+                         op=message.op_id, **self.ids)
             future.set_exception(Refusal("internal", f"its agent refused in words that are not known here: {message.error}"))
 
-    def _said_of_itself(self, message: RunReport | Samples) -> None:
+    def _said_of_itself(self, message: RunReport | Samples | ClusterReport) -> None:
         if self.hub.connections.get(self.key) is not self:
             return  # an older connection: what it says may be older than what is known
         try:
-            if isinstance(message, Samples):
-                self.hub.metering.take(self.key, message)
-            else:
-                self.hub.progress.take(self.key, message)
+            match message:
+                case Samples():
+                    self.hub.metering.take(self.key, message)
+                case ClusterReport():
+                    self.hub.heard_of_cluster(self.key, message)
+                case RunReport():
+                    self.hub.progress.take(self.key, message)
         except Refusal as e:
             self.hub.counters.add(e.code)
-            self.hub.log("{} {}", self, e.sentence)
+            self.hub.log("{} {}", self, e.sentence, **self.ids)
             self.close(e.sentence)
 
     def give_up(self) -> None:
@@ -178,7 +188,7 @@ class Connection:
             self.close("a newer connection of this agent is there")
             return
         self.alive = message
-        self.hub.log("{} opName=alive o=None", self, op="alive", uid=self.key.uid)
+        self.hub.log("{} opName=alive o=None", self, **self.ids)
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
 
@@ -186,19 +196,19 @@ class Connection:
         if isinstance(message, RunStatusUpdate):
             e: Execution = message.execution
             self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid, e.state,
-                         jid=e.token.jid, op=short_op(e.op_id), uid=self.key.uid)
+                         **about(e.token), **self.ids)
             if e.state == "ended":
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):
-            self.hub.log("{} opName=snapshot o=None executions={} page={}", self, len(message.executions), message.page, uid=self.key.uid)
+            self.hub.log("{} opName=snapshot o=None executions={} page={}", self, len(message.executions), message.page, **self.ids)
         elif isinstance(message, OpError):
             op = short_op(message.op_id)
-            self.hub.log("{} opName=error o={} {}: {}", self, op, message.code, message.error, op=op)
+            self.hub.log("{} opName=error o={} {}: {}", self, op, message.code, message.error, op=op, **self.ids)
 
-    def close(self, reason: str) -> None:
-        self.hub.log("{} connection ended: {}", self, reason)
+    def close(self, reason: str, why: Lost = "refused") -> None:
+        self.hub.log("{} connection ended: {}", self, reason, **self.ids)
         self.socket.close(1000, reason[:100])
-        self.hub.lost(self)
+        self.hub.lost(self, why)
 
 
 class Hub:
@@ -211,6 +221,10 @@ class Hub:
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
         self.connections: dict[AgentKey, Connection] = {}
+        #: who measures them; set by the composition root
+        self.links: Links = Unmetered()
+        #: what agents say of their clusters goes here; set by the composition root
+        self.heard_of_cluster: Callable[[AgentKey, ClusterReport], None] = lambda key, report: None
         self._tasks: set[asyncio.Task[None]] = set()
         # epochs grow over restarts of the supervisor, too
         self._epoch = session << 24
@@ -247,21 +261,24 @@ class Hub:
     def replace(self, connection: Connection) -> None:
         older = self.connections.get(connection.key)
         self.connections[connection.key] = connection
+        self.links.connected(connection.key)
         if older is not None and older is not connection:
+            self.links.lost(connection.key, "replaced")
             older.socket.close(1000, "a newer connection of this agent")
             older.give_up()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: Connection, why: Lost = "closed") -> None:
         """It is gone, for whatever reason; told once."""
         connection.give_up()
         if self.connections.get(connection.key) is connection:
             del self.connections[connection.key]
+            self.links.lost(connection.key, why)
             self.engine.tell(AgentDisconnected(connection.key, connection.epoch))
 
     def end(self, key: AgentKey, epoch: int, reason: str) -> None:
         connection = self.connections.get(key)
         if connection is not None and connection.epoch == epoch:
-            connection.close(reason)
+            connection.close(reason, "ended")
 
     def send(self, key: AgentKey, message: Any) -> bool:
         """Send on the live connection; False when there is none."""
@@ -274,7 +291,9 @@ class Hub:
         elif name == "run_tasks":
             connection.ops.update((task.op_id, "run") for task in message.tasks)
         if op is not None and name not in _QUIET:
-            self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), op=short_op(op), uid=key.uid)
+            token = getattr(message, "token", None)
+            ids = {**connection.ids, **({} if token is None else about(token)), "op": op}
+            self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
         connection.send(message)
         return True
 
@@ -290,17 +309,22 @@ class Hub:
             raise Refusal("tooManyRequests", f"{MAX_ASKED} questions wait for the same agent already")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         connection.asked[message.op_id] = future
+        began, status = asyncio.get_running_loop().time(), "error"
         try:
             self.send(key, message)
             async with asyncio.timeout(timeout):
                 answer = await future
+            status = "ok"
         except TimeoutError:
+            status = "deadline"
             self._give_up(connection, give_up)
             raise Refusal("deadline", f"no answer from its agent within {timeout:g} s") from None
         except asyncio.CancelledError:
+            status = "canceled"
             self._give_up(connection, give_up)
             raise
         finally:
+            self.links.op(op_name(message), status, asyncio.get_running_loop().time() - began)
             del connection.asked[message.op_id]
         if not isinstance(answer, kind):
             self.counters.add("unknownAnswer")
@@ -341,54 +365,3 @@ def _about(message: Any) -> str:
         return f"runDir={spec.run_dir}"
     token = getattr(message, "token", None)
     return "" if token is None else f"jid={token.jid} serial={token.serial}"
-
-
-class AgentSocket(tornado.websocket.WebSocketHandler):
-    """`/agent`: the websocket an agent dials."""
-
-    def initialize(self, hub: Hub) -> None:
-        self.hub = hub
-        self.connection: Connection | None = None
-
-    def check_origin(self, origin: str) -> bool:
-        return False  # browsers send one; agents do not
-
-    async def prepare(self) -> None:
-        try:
-            self.key = self.hub.authenticate(self.request.headers.get("X-Jobscribe-Agent"), self.request.headers.get("Authorization"))
-        except Refusal as e:
-            self.hub.counters.add("rejected." + e.code)
-            self.hub.log("an agent's connection was refused: {}", e.sentence)
-            self.set_status(401)
-            self.finish()
-
-    def open(self, *args: str, **kwargs: str) -> None:
-        self.set_nodelay(True)
-        self.connection = Connection(self.hub, self, self.key, self.hub.next_epoch())
-        self._timer = asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
-
-    def _silent(self) -> None:
-        if self.connection is not None and self.connection.alive is None:
-            self.connection.close("it did not say alive")
-
-    def on_message(self, message: str | bytes) -> None:
-        if self.connection is not None:
-            self.connection.receive(message)
-
-    def on_pong(self, data: bytes) -> None:
-        if self.connection is not None:
-            self.connection.heart.heard()
-
-    def on_close(self) -> None:
-        if self.connection is not None:
-            self._timer.cancel()  # else it keeps all of this in memory
-            self.hub.lost(self.connection)
-
-
-def application(hub: Hub) -> tornado.web.Application:
-    """The agents' listener."""
-    return tornado.web.Application(
-        [(r"/agent", AgentSocket, {"hub": hub})], websocket_max_message_size=MAX_FRAME, log_function=lambda handler: None,
-    )
-
-

@@ -1,7 +1,8 @@
 """The libraries of users on this machine: files that they upload for an app, in `<user root>/<uid>/<simulationType>/lib`.
 
 Blocking calls (run them in a thread). Users' jobs can write to these folders, so nothing here follows a symbolic link, and a
-file is named, opened and looked at by the descriptor of its folder.
+file is named, opened and looked at by the descriptor of its folder. Where a user's folder belongs to a unix user of its own, what
+is made in it is given to that one, and nothing is read that it could not read itself: names in it may be links to others' files.
 """
 
 import errno
@@ -12,13 +13,14 @@ import secrets
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ..protocol.errors import Refusal
 from ..runtime import crashpoints
 from ..runtime.filesystems import make_folder
+from .user_folders import give, step
 
 #: Files in one library.
 MAX_FILES = 1_000
@@ -31,32 +33,34 @@ LEFTOVER_SECS = 24 * 3600.0
 _TEMPORARY = ".upload-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-]|[A-Za-z0-9_]", re.ASCII)
 _PIECE = 1024 * 1024
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Names that are looked at in one library, whatever they are.
+SEEN_AT_MOST = 50_000
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 #: Gone meanwhile, or nothing that an app could read.
-_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO)
+_NOT_OURS = (errno.ENOENT, errno.EACCES, errno.ENXIO)
 
 _Identity = tuple[int, int, int, int, int]
 
 
 class Library:
-    """One per process. limit: bytes of one file."""
+    """One per process. limit: bytes of one file. owner: the unix uid and gid of a user whose folder is not there yet."""
 
-    def __init__(self, user_root: str, *, limit: int) -> None:
-        self._user_root, self.limit = user_root, limit
+    def __init__(self, user_root: str, *, limit: int, owner: Callable[[str], tuple[int, int] | None] = lambda uid: None) -> None:
+        self._user_root, self.limit, self._owner = user_root, limit, owner
         self._digests: OrderedDict[_Identity, str] = OrderedDict()
 
     def upload(self, uid: str, simulation_type: str, name: str) -> "Upload":
         """A new file in the making. Raises Refusal."""
         checked_name(name)
         with _as_refusal():
-            folder = self._folder(uid, simulation_type, make=True)
+            folder, owner = self._folder(uid, simulation_type, make=True)
             try:
                 there = self._names(folder, clear=True)
                 if name not in there and len(there) >= MAX_FILES:
                     raise Refusal("tooLarge", f"the library holds {MAX_FILES} files, which is the limit; delete some first")
-                return Upload(self, folder, name)
+                return Upload(self, folder, name, owner)
             except BaseException:
                 os.close(folder)
                 raise
@@ -65,7 +69,7 @@ class Library:
         """Raises Refusal("notFound")."""
         checked_name(name)
         gone = Refusal("notFound", f"there is no file {name!r} in this library")
-        with _as_refusal(), self._opened(uid, simulation_type) as folder:
+        with _as_refusal(), self._opened(uid, simulation_type) as (folder, _):
             if folder is None:
                 raise gone
             try:
@@ -79,31 +83,22 @@ class Library:
         """A descriptor to read it by, and what it is. Raises Refusal("notFound")."""
         checked_name(name)
         gone = Refusal("notFound", f"there is no file {name!r} in this library")
-        with _as_refusal(), self._opened(uid, simulation_type) as folder:
-            if folder is None:
+        with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
+            fd = None if folder is None else _readable(folder, name, owner)
+            if fd is None:
                 raise gone
-            try:
-                fd = os.open(name, _READ, dir_fd=folder)
-            except OSError as e:
-                if e.errno in _NOT_OURS:
-                    raise gone from None
-                raise
-            info = os.fstat(fd)
-            if stat.S_ISREG(info.st_mode):
-                return fd, info
-            os.close(fd)
-            raise gone
+            return fd, os.fstat(fd)
 
     def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
         """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what nobody could have uploaded are not in it.
 
         Raises Refusal("conflict") where there are too many new files to look at in one go; what was found out is remembered.
         """
-        with _as_refusal(), self._opened(uid, simulation_type) as folder:
+        with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
             if folder is None:
                 return []
             room = [self._most()]
-            found = (self._file(folder, name, room) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
+            found = (self._file(folder, name, owner, room) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
             return [f for f in found if f is not None]
 
     def remember(self, info: os.stat_result, sha256: str) -> None:
@@ -114,16 +109,13 @@ class Library:
     def _most(self) -> int:
         return max(DIGESTED_AT_ONCE, self.limit)
 
-    def _file(self, folder: int, name: str, room: list[int]) -> dict[str, Any] | None:
-        try:
-            fd = os.open(name, _READ, dir_fd=folder)
-        except OSError as e:
-            if e.errno in _NOT_OURS:
-                return None
-            raise
+    def _file(self, folder: int, name: str, owner: tuple[int, int], room: list[int]) -> dict[str, Any] | None:
+        fd = _readable(folder, name, owner)
+        if fd is None:
+            return None
         try:
             info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or info.st_size > self._most():
+            if info.st_size > self._most():
                 return None
             return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info, room), "mtime": info.st_mtime}
         finally:
@@ -146,39 +138,58 @@ class Library:
         return digest.hexdigest()
 
     @contextmanager
-    def _opened(self, uid: str, simulation_type: str) -> Iterator[int | None]:
+    def _opened(self, uid: str, simulation_type: str) -> Iterator[tuple[int | None, tuple[int, int]]]:
         try:
-            folder = self._folder(uid, simulation_type, make=False)
+            folder, owner = self._folder(uid, simulation_type, make=False)
         except FileNotFoundError:
-            yield None
+            yield None, (0, 0)
             return
         try:
-            yield folder
+            yield folder, owner
         finally:
             os.close(folder)
 
-    def _folder(self, uid: str, simulation_type: str, *, make: bool) -> int:
-        """A descriptor of the library, reached step by step and never through a link."""
+    def _folder(self, uid: str, simulation_type: str, *, make: bool) -> tuple[int, tuple[int, int]]:
+        """A descriptor of the library, reached step by step and never through a link; and whose it is: the user's own folder's owner."""
         if make:
             make_folder(self._user_root)
         # the root itself is the operator's: it may well be a link
-        fd = os.open(self._user_root, _FOLDER & ~os.O_NOFOLLOW)
+        fd = os.open(self._user_root, _ROOT)
+        owner: tuple[int, int] | None = None
         for part in (uid, simulation_type, "lib"):
             try:
                 if make:
                     _make(part, fd)
                     os.fsync(fd)  # whoever made it: a file in it is promised to be durable
-                inner = os.open(part, _FOLDER, dir_fd=fd)
+                inner = step(fd, part)
             finally:
                 os.close(fd)
             fd = inner
-        return fd
+            try:
+                owner = self._settled(fd, uid, owner, make=make)
+            except BaseException:
+                os.close(fd)
+                raise
+        assert owner is not None
+        return fd, owner
+
+    def _settled(self, fd: int, uid: str, owner: tuple[int, int] | None, *, make: bool) -> tuple[int, int]:
+        """Whose everything here is. make: a folder that we made, perhaps before a crash, is given to him: his jobs write there, too."""
+        wanted = self._owner(uid) if owner is None and make else owner
+        if make and wanted is not None:
+            give(fd, wanted)
+        if owner is not None:
+            return owner
+        info = os.fstat(fd)
+        return info.st_uid, info.st_gid
 
     def _names(self, folder: int, *, clear: bool) -> set[str]:
         """Names of files that could be of the library. clear: leftovers of uploads that were cut off are removed."""
         names = set()
         with os.scandir(folder) as entries:
-            for entry in entries:
+            for seen, entry in enumerate(entries):
+                if seen >= SEEN_AT_MOST:
+                    raise Refusal("conflict", f"the library's folder has more than {SEEN_AT_MOST} names in it; a job must have made them")
                 if entry.name.startswith(_TEMPORARY):
                     if clear:
                         _clear(folder, entry.name)
@@ -190,8 +201,8 @@ class Library:
 class Upload:
     """A file that is being received. It is there under its name when `finish` returns, whole and durable, and never before."""
 
-    def __init__(self, library: Library, folder: int, name: str) -> None:
-        self._library, self._folder, self._name = library, folder, name
+    def __init__(self, library: Library, folder: int, name: str, owner: tuple[int, int]) -> None:
+        self._library, self._folder, self._name, self._owner = library, folder, name, owner
         self._temporary = _TEMPORARY + secrets.token_hex(8)
         self._digest = hashlib.sha256()
         self._size = 0
@@ -214,6 +225,7 @@ class Upload:
     def finish(self) -> dict[str, Any]:
         """{"name", "size", "sha256"}. Raises Refusal."""
         with _as_refusal():
+            give(self._file, self._owner)  # only now: what was received is what its digest is of
             os.fsync(self._file)
             crashpoints.reached("upload.written")
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -252,6 +264,30 @@ def _identity(info: os.stat_result) -> _Identity:
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
+def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
+    """A descriptor to read it by; None: there is nothing that this owner could read. Nothing else is opened, not even for a moment."""
+    look = fd = None
+    try:
+        look = os.open(name, _LOOK, dir_fd=folder)
+        info = os.fstat(look)
+        if stat.S_ISREG(info.st_mode) and _may_read(info, owner):
+            fd = os.open(f"/proc/self/fd/{look}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno not in _NOT_OURS:
+            raise
+    finally:
+        if look is not None:
+            os.close(look)
+    return fd
+
+
+def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
+    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a hard link)."""
+    if owner[0] in (os.geteuid(), info.st_uid):
+        return True
+    return bool(info.st_mode & (stat.S_IRGRP if info.st_gid == owner[1] else stat.S_IROTH))
+
+
 def _make(name: str, folder: int) -> None:
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
@@ -263,7 +299,7 @@ def _clear(folder: int, name: str) -> None:
     try:
         if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < time.time() - LEFTOVER_SECS:
             os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return
 
 
@@ -277,6 +313,8 @@ def _as_refusal() -> Iterator[None]:
             raise Refusal("notFound", "the library of this user is not a folder of this system") from None
         if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE):
             raise Refusal("storageUnavailable", f"the file cannot be stored now: {e.strerror}") from None
+        if e.errno == errno.ENOENT:
+            raise Refusal("conflict", "the library's folder was taken away or replaced meanwhile") from None
         if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
             raise Refusal("conflict", f"something that is no file has this name: {e.strerror}") from None
         raise

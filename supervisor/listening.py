@@ -6,6 +6,7 @@ queue, and is served when there is room; who is connected notices nothing.
 
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ import tornado.netutil
 from tornado.ioloop import IOLoop
 
 from ..protocol.errors import Refusal
+from ..service.settings import SupervisorSettings
 
 #: So many connections may wait to be taken: a thousand agents come back at once, and who finds no place tries again after a second or more.
 BACKLOG = 4096
@@ -70,3 +72,16 @@ class Patient(socket.socket):
 
 def patient(bound: Iterable[socket.socket], noticed: Callable[[str, str], None]) -> list[socket.socket]:
     return [Patient(s, noticed) for s in bound]
+
+
+def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:
+    """Of the listener for agents, where it has a certificate. Raises Refusal("badConfig")."""
+    if not s.agents_tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
+    except OSError as e:  # SSLError is one
+        said = e.strerror or str(e)
+        raise Refusal("badConfig", f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}") from None
+    return context

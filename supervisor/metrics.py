@@ -5,7 +5,12 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, Protocol
+
+from ..protocol.ids import AgentKey
+
+#: Why a connection of an agent is no more.
+Lost = Literal["closed", "silent", "stoodStill", "replaced", "ended", "queueFull", "notWritten", "badFrame", "refused"]
 
 
 class Counters:
@@ -27,6 +32,44 @@ class Counters:
 
     def measured(self) -> dict[str, Any]:
         return {what: reading() for what, reading in self._measured.items()}
+
+
+class Links(Protocol):
+    """Who measures the connections of agents. Cheap, and never raises."""
+
+    def connected(self, key: AgentKey) -> None:
+        """Its agent has said that it is alive."""
+
+    def lost(self, key: AgentKey, why: Lost) -> None:
+        """A connection that was connected is no more."""
+
+    def messages(self, direction: Literal["in", "out"], n: int) -> None:
+        """So many, as seen from here."""
+
+    def frame(self, direction: Literal["in", "out"], size: int) -> None:
+        """One, of so many bytes."""
+
+    def op(self, name: str, status: str, secs: float) -> None:
+        """A question had its answer, or had none."""
+
+
+class Unmetered:
+    """Nobody measures."""
+
+    def connected(self, key: AgentKey) -> None:
+        return
+
+    def lost(self, key: AgentKey, why: Lost) -> None:
+        return
+
+    def messages(self, direction: Literal["in", "out"], n: int) -> None:
+        return
+
+    def frame(self, direction: Literal["in", "out"], size: int) -> None:
+        return
+
+    def op(self, name: str, status: str, secs: float) -> None:
+        return
 
 
 def process() -> dict[str, int]:

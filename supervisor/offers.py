@@ -1,44 +1,87 @@
 """What this house offers, out of its settings: its drivers, and the sizes and deadlines by which the core decides."""
 
+import os
 from collections.abc import Mapping
+from typing import Any
 
 from ..drivers.driver import AgentDriver, Capacity
 from ..drivers.gpus import cards
 from ..drivers.local import LocalDriver
+from ..protocol.clusters import Clusters
+from ..protocol.pool import Pool, PoolHost
 from ..service.exit_table import load
 from ..service.settings import Settings
+from .core.hosts import HostPlace
 from .core.rooms import Node
-from .core.world import Policy
+from .core.policy import Policy
 from .root import Root
+
+#: A start of an agent in a container may have to wait so long for those before it, besides the time that its image has to come.
+STARTS_SECS = 600.0
+#: Runs with roles of one user at once on one host: what holds them back is what their tasks ask for.
+CONTAINERS = 1_000
+#: Before an agent is started on a cluster, the code that it runs may have to be sent there.
+CODE_SECS = 120.0
 
 
 def local_driver(settings: Settings, root: Root, *, descriptors: int) -> LocalDriver:
     """descriptors: how many its agents and their jobs may have."""
-    slots, output, groups = settings.slots, settings.output, settings.keeper
-    keeper = {
-        "outputCap": {"head": output.head_bytes, "tail": output.tail_bytes},
-        "cgroups": {"use": groups.cgroups, "pids": groups.job_pids or 0},
-    }
+    slots, told = settings.slots, keeper_settings(settings)
+    # its agents share this process's streams, and with them the journal
+    told["log"] |= {"journald": settings.log.journald, "journalStream": os.environ.get("JOURNAL_STREAM")}
     return LocalDriver(
         root.path, root / "agents.json", cpu_slots=Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel),
-        keeper_settings=keeper, apps=settings.apps.also, descriptors=descriptors,
+        keeper_settings=told, apps=settings.apps.also, descriptors=descriptors,
     )
 
 
-def policy(settings: Settings, drivers: Mapping[str, AgentDriver], serial_floor: int) -> Policy:
-    """serial_floor: see Policy."""
+def keeper_settings(settings: Settings) -> dict[str, Any]:
+    """What every keeper is told, wherever it is."""
+    output, groups = settings.output, settings.keeper
+    return {
+        "outputCap": {"head": output.head_bytes, "tail": output.tail_bytes},
+        "cgroups": {"use": groups.cgroups, "pids": groups.job_pids or 0},
+        "log": {"format": settings.log.format},
+    }
+
+
+def policy(
+    settings: Settings, drivers: Mapping[str, AgentDriver], pool: Pool | None, clusters: Clusters | None, serial_floor: int,
+) -> Policy:
+    """pool, clusters: of the drivers that have some, where these are in use. serial_floor: see Policy."""
     limits, slots = settings.limits, settings.slots
-    cpu: dict[tuple[str, str], int] = {}
-    for name, driver in drivers.items():
-        has = driver.capacity()
-        cpu[name, "sequential"], cpu[name, "parallel"] = has.sequential or 1, has.parallel or 1
+    places: dict[str, tuple[HostPlace, ...]] = {}
+    nodes: dict[str, tuple[Node, ...]] = {}
+    runs: dict[tuple[str, str], int] = {}
+    if "local" in drivers:
+        places["local"], nodes["local"] = (_local_place(settings),), (local_node(settings),)
+        runs |= dict.fromkeys((("local", "sequential"), ("local", "parallel")), slots.op_run)
+    if pool is not None:
+        places["docker"] = tuple(_pool_place(pool, host) for host in pool.hosts)
+        nodes["docker"] = tuple(_pool_node(pool, host) for host in pool.hosts)
+        runs |= {
+            ("docker", "sequential"): pool.sequential.runs, ("docker", "parallel"): pool.parallel.runs, ("docker", "container"): CONTAINERS,
+        }
+    starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
+    if clusters is not None:
+        places["sbatch"] = tuple(
+            HostPlace(host=c.name, slots={"parallel": c.runs}, user_runs=c.runs_per_user) for c in clusters.clusters
+        )
+        starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
     return Policy(
-        cpu_slots=cpu, op_run_slots={pool: slots.op_run or max(slots.local_sequential, slots.local_parallel) for pool in cpu},
-        nodes={"local": (local_node(settings),)}, exits=load(settings.exits.table),
+        places=places, op_run_slots=runs, nodes=nodes, exits=load(settings.exits.table),
+        containers=frozenset(name for name, driver in drivers.items() if driver.capabilities.containers),
+        agent_idle_secs={} if pool is None else {"docker": pool.agent_idle_secs},
+        driver_start_secs=starts, batch=frozenset({"sbatch"} & drivers.keys()),
         agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
         time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs, debug_secs=limits.debug_secs,
         kept_plans=frozenset(settings.purge.kept_plans), serial_floor=serial_floor,
     )
+
+
+def _local_place(settings: Settings) -> HostPlace:
+    slots = settings.slots
+    return HostPlace(host="localhost", slots={"sequential": slots.local_sequential, "parallel": slots.local_parallel})
 
 
 def local_node(settings: Settings) -> Node:
@@ -48,4 +91,19 @@ def local_node(settings: Settings) -> Node:
     return Node(
         host="localhost", address="127.0.0.1", cpu=r.local_cpu, memory_mb=r.local_memory_mb,
         gpus=cards() if r.local_gpus == ("auto",) else r.local_gpus, first_port=first, last_port=last,
+    )
+
+
+def _pool_place(pool: Pool, host: PoolHost) -> HostPlace:
+    return HostPlace(
+        host=host.name, slots={"sequential": host.sequential, "parallel": host.parallel},
+        agent_mb={"sequential": pool.sequential.memory_mb, "parallel": pool.parallel.memory_mb}, memory_mb=host.agents_mb,
+        plans=frozenset(host.plans),
+    )
+
+
+def _pool_node(pool: Pool, host: PoolHost) -> Node:
+    return Node(
+        host=host.name, address=host.name, cpu=host.cpu, memory_mb=host.memory_mb, gpus=host.gpus, first_port=host.ports[0],
+        last_port=host.ports[1], subnets=pool.task_subnets, plans=frozenset(host.plans),
     )

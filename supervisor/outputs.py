@@ -1,25 +1,40 @@
 """Reading what a job wrote: from its agent while that is connected, from its task driver's evidence otherwise. One shape of answer."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import msgspec
+
 from ..db.state import Attempt, Job, Task
 from ..drivers.driver import TaskDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import base62
-from ..protocol.messages import LogChunk, ReadLog
+from ..protocol.messages import FileChunk, LogChunk, ReadFile, ReadLog
 from ..protocol.requests import JobLog
 from .hub import Hub
 
+#: A place in a file, by a note that its job may have written.
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 #: On top of the time a reader is willing to wait for data.
 ANSWER_SECS = 10.0
+#: Where no agent watches the files of a task that runs, they are looked at this often for a reader who waits.
+LOOK_SECS = 0.25
+#: An agent gives no more of a file at once.
+MOST_BYTES = 512 * 1024
+_NO_FILE = ("notFound", "forbidden", "badRequest")
+_ADVICE = {"advice": "'jobscribe job tasks JOB' shows which there are"}
 
 
 class Outputs:
     """Answers readers of logs. Holds nothing."""
 
-    def __init__(self, hub: Hub, tasks: Mapping[str, TaskDriver], entropy: Callable[[int], bytes]) -> None:
-        self._hub, self._tasks, self._entropy = hub, tasks, entropy
+    def __init__(
+        self, hub: Hub, tasks: Mapping[str, TaskDriver], entropy: Callable[[int], bytes],
+        far: Callable[[Task], str | None] = lambda task: None,
+    ) -> None:
+        """far: where the files of a task are, if only its agent can look there for as long as it is connected (None: its driver can)."""
+        self.hub, self._tasks, self._entropy, self._far = hub, tasks, entropy, far
 
     async def read(self, job: Job, request: JobLog) -> LogChunk:
         """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
@@ -30,16 +45,27 @@ class Outputs:
         offset = request.offset
         if request.tail:
             offset = max(0, await self._size(task, request.stream) - request.tail)
-        if not _over(task) and task.agent_key in self._hub.connections:
+        if not _over(task) and task.agent_key in self.hub.connections:
             return await self._from_agent(task, request, offset)
+        if not _over(task) and task.agent_key.kind == "container":
+            await self._grown(task, request, offset)
         return await self._from_evidence(task, request, offset)
+
+    async def _grown(self, task: Task, request: JobLog, offset: int) -> None:
+        """Returns when there is something to read, when the task is over, or when the reader does not want to wait any longer."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + request.wait_secs
+        while loop.time() < until and await self._size(task, request.stream) <= offset:
+            if (await self._evidence(task, "exit.json", 0, 1))[1]:
+                return
+            await asyncio.sleep(min(LOOK_SECS, max(0.0, until - loop.time())))
 
     async def _from_agent(self, task: Task, request: JobLog, offset: int) -> LogChunk:
         op = ReadLog(
             op_id=base62(self._entropy(32), 32), token=task.token, stream=request.stream, offset=offset,
             limit=request.limit, wait_secs=request.wait_secs,
         )
-        return await self._hub.ask(task.agent_key, op, request.wait_secs + ANSWER_SECS, LogChunk)
+        return await self.hub.ask(task.agent_key, op, request.wait_secs + ANSWER_SECS, LogChunk)
 
     async def _from_evidence(self, task: Task, request: JobLog, offset: int) -> LogChunk:
         while True:
@@ -63,10 +89,24 @@ class Outputs:
         )
 
     async def _evidence(self, task: Task, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        folder = self._far(task) if task.agent_key in self.hub.connections else None
+        if folder is not None:
+            return await self._through_agent(task, folder, name, offset, limit)
         tasks = self._tasks.get(task.agent_key.driver)
         if tasks is None:
             raise Refusal("agentUnavailable", f"the driver {task.agent_key.driver} is not configured here")
         return await tasks.evidence(task.agent_key, task.token, name, offset, limit)
+
+    async def _through_agent(self, task: Task, folder: str, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        """A job may have put anything in the place of a file; that is nothing."""
+        op = ReadFile(op_id=base62(self._entropy(32), 32), run_dir=folder, name=name, offset=offset, limit=min(limit, MOST_BYTES))
+        try:
+            piece = await self.hub.ask(task.agent_key, op, ANSWER_SECS, FileChunk)
+        except Refusal as e:
+            if e.code not in _NO_FILE:
+                raise
+            return b"", 0
+        return piece.data, piece.size
 
     async def _size(self, task: Task, stream: str) -> int:
         return (await self._evidence(task, f"{stream}.log", 0, 1))[1]
@@ -83,8 +123,8 @@ class Outputs:
 
 
 class _Dropped(msgspec.Struct, frozen=True):
-    start: int = msgspec.field(name="from")
-    end: int = msgspec.field(name="to")
+    start: _Offset = msgspec.field(name="from")
+    end: _Offset = msgspec.field(name="to")
 
 
 def _over(task: Task) -> bool:
@@ -99,12 +139,12 @@ def asked_for(job: Job, request: JobLog) -> Task | None:
         return None
     chosen: Attempt | None = run.attempts[-1] if attempt == 0 else next((a for a in run.attempts if a.number == attempt), None)
     if chosen is None:
-        raise Refusal("notFound", f"the run has no attempt {attempt}")
+        raise Refusal("notFound", f"the run has no attempt {attempt}", _ADVICE)
     if request.role is None:
         return chosen.telling or (chosen.tasks[0] if chosen.tasks else None)
     if not chosen.tasks:
         raise Refusal("notFound", f"the tasks of attempt {chosen.number} are not kept any more")
     found = next((t for t in chosen.tasks if (t.token.role, t.token.index) == (request.role, request.index)), None)
     if found is None:
-        raise Refusal("notFound", f"the run has no task {request.role}/{request.index}")
+        raise Refusal("notFound", f"the run has no task {request.role}/{request.index}", _ADVICE)
     return found

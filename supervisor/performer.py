@@ -1,18 +1,21 @@
 """Carries out durable effects: replies, messages, timers, drivers' verbs. What comes of them is told to the engine as inputs."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, assert_never
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, assert_never
 
 from ..drivers.driver import AgentDriver, AgentSpec, TaskDriver
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, op_id, short_agent, short_op, short_uid
+from ..protocol.ids import AgentKey, about, of_agent, op_id, short_agent, short_op, short_uid
+from ..protocol.messages import Kill
 from ..protocol.redaction import Redactor
 from ..runtime.log import Log
 from .core.effects import (
     AgentReady,
     ClearTimer,
     Count,
+    DismissAgent,
     Effect,
     EndConnection,
     FindAgent,
@@ -20,6 +23,7 @@ from .core.effects import (
     LaunchGang,
     LaunchTask,
     Probe,
+    ReleaseTask,
     RemoveRunDir,
     ReplyRefusal,
     ReplyStatus,
@@ -30,15 +34,21 @@ from .core.effects import (
     StopTask,
     TaskEffect,
 )
-from .core.inputs import DriverFailed, DriverFound, DriverStarted, DriverStopped, TimerFired
+from .core.inputs import AgentBusy, DriverFailed, DriverFound, DriverStarted, DriverStopped, SignInNeeded, TimerFired
 from .desk import Desk
 from .engine import Engine
 from .hub import DRIVER_NAMES, Hub
+from .library_copies import LibraryCopies
 from .metrics import Counters
+from .places import Places
 from .purging import Purging
 
 #: An agent that is ended has so long before it is killed.
 STOP_GRACE_SECS = 3.0
+#: What a driver says that can do nothing before a user has signed in.
+SIGN_IN = "signInNeeded"
+
+T = TypeVar("T")
 
 
 class Performer:
@@ -56,16 +66,21 @@ class Performer:
         self.hub: Hub
         self.purging: Purging
         self.desk: Desk
+        self.places: Places
+        #: of users' libraries, on clusters that do not see them
+        self.copies: LibraryCopies | None = None
+        #: of each verb of a driver: driver, host, verb, whether it failed, seconds; set by the composition root
+        self.measured: Callable[[str, str, str, bool, float], None] = lambda *said: None
 
-    def bind(self, engine: Engine, hub: Hub, desk: Desk, purging: Purging, tasks: dict[str, TaskDriver]) -> None:
+    def bind(self, engine: Engine, hub: Hub, places: Places, desk: Desk, purging: Purging, tasks: dict[str, TaskDriver]) -> None:
         """They need each other: the rest of the making."""
-        self.engine, self.hub, self.desk, self.purging, self.tasks = engine, hub, desk, purging, tasks
+        self.engine, self.hub, self.places, self.desk, self.purging, self.tasks = engine, hub, places, desk, purging, tasks
 
     def perform(self, effect: Effect) -> None:
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():
                 self.desk.perform(effect)
-            case LaunchTask() | LaunchGang() | Probe() | StopTask() | FindTasks() | SettleTasks():
+            case LaunchTask() | LaunchGang() | Probe() | StopTask() | FindTasks() | SettleTasks() | ReleaseTask():
                 self._task(effect)
             case SetTimer():
                 self._set(effect.timer, effect.secs)
@@ -77,10 +92,13 @@ class Performer:
                 self._spawn(self._find(effect))
             case StopAgent():
                 self._spawn(self._stop(effect))
+            case DismissAgent():
+                self._dismiss(effect)
             case RemoveRunDir():
                 self.purging.remove(effect.run_dir, effect.serial)
             case EndConnection():
                 self.hub.end(effect.key, effect.epoch, effect.reason)
+                self.places.end(effect.key, effect.epoch, effect.reason)
             case Count():
                 self._counters.add(effect.what)
                 self._log("{}: {}", effect.what, effect.detail)
@@ -97,17 +115,24 @@ class Performer:
         tasks = self.tasks.get(effect.key.driver)
         if tasks is None:
             self._counters.add("noTaskDriver")
-            self._log("the driver {} is not configured here: {} is not performed", effect.key.driver, type(effect).__name__)
+            self._log(
+                "the driver {} is not configured here: {} is not performed", effect.key.driver, type(effect).__name__, uid=effect.key.uid,
+            )
             return
         match effect:
             case LaunchTask():
                 op = short_op(op_id(effect.token, "run"))
-                self._log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid, jid=effect.token.jid, op=op)
-                tasks.launch(effect.key, effect.token, effect.spec)
+                self._log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid, **about(effect.token),
+                          **of_agent(effect.key))
+                if effect.spec.app is not None and self.copies is not None and self.copies.apart(effect.key):
+                    self._spawn(self._launch_with_library(tasks, self.copies, effect, effect.spec.app.simulation_type))
+                else:
+                    tasks.launch(effect.key, effect.token, effect.spec)
             case LaunchGang():
                 first = effect.tasks[0].token
                 op = short_op(effect.tasks[0].op_id)
-                self._log("_Op(run, {}) and {} more of its attempt jid={}", op, len(effect.tasks) - 1, first.jid, jid=first.jid, op=op)
+                self._log("_Op(run, {}) and {} more of its attempt jid={}", op, len(effect.tasks) - 1, first.jid, **about(first),
+                          **of_agent(effect.key))
                 tasks.launch_gang(effect.key, effect.shared, effect.tasks)
             case Probe():
                 tasks.probe(effect.key, effect.op_id, effect.ports)
@@ -117,8 +142,15 @@ class Performer:
                 tasks.find(effect.key)
             case SettleTasks():
                 tasks.settle(effect.key, effect.tokens)
+            case ReleaseTask():
+                tasks.release(effect.key, effect.token)
             case _:
                 assert_never(effect)
+
+    async def _launch_with_library(self, tasks: TaskDriver, copies: LibraryCopies, effect: LaunchTask, simulation_type: str) -> None:
+        """A stop that overtakes it is told of a token that never starts then."""
+        await copies.bring(effect.key, simulation_type)
+        tasks.launch(effect.key, effect.token, effect.spec)
 
     # ---- timers
 
@@ -142,17 +174,21 @@ class Performer:
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
         self._log("{}(a={} k={} u={} []) start attempt={}", name, short_agent(agent_id), effect.key.kind, short_uid(effect.key.uid),
-                  effect.attempt, uid=effect.key.uid)
+                  effect.attempt, agent=agent_id, **of_agent(effect.key))
         driver = self._drivers.get(effect.key.driver)
         try:
             if driver is None:
                 raise Refusal("agentUnavailable", f"the driver {effect.key.driver} is not configured here")
-            handle = await driver.start(AgentSpec(key=effect.key, agent_id=agent_id, token=effect.token))
+            spec = AgentSpec(key=effect.key, agent_id=agent_id, token=effect.token)
+            handle = await self._timed(effect.key, "start", driver.start(spec))
         except Refusal as e:
-            self._log("{} could not be started: {}", str(effect.key), e.sentence, uid=effect.key.uid)
-            self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
+            self._log("{} could not be started: {}", str(effect.key), e.sentence, **of_agent(effect.key))
+            if e.code == SIGN_IN:
+                self.engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
+            else:
+                self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
-            self._log.exception("{} could not be started", str(effect.key), error=e)
+            self._log.exception("{} could not be started", str(effect.key), error=e, **of_agent(effect.key))
             self.engine.tell(DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}"))
         else:
             self.engine.tell(DriverStarted(effect.key, effect.attempt, handle))
@@ -163,25 +199,52 @@ class Performer:
             self.engine.tell(DriverFound(effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"))
             return
         try:
-            found = await driver.find(effect.handle)
+            found = await self._timed(effect.key, "find", driver.find(effect.handle))
         except Exception as e:
             # a driver's own fault: nobody may be called gone for it
-            self._log.exception("{} cannot be looked for", str(effect.key), error=e)
+            self._log.exception("{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key))
             self.engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
-        self._log("{} is {}: {}", str(effect.key), found.state, found.detail, uid=effect.key.uid)
-        self.engine.tell(DriverFound(effect.key, found.state, found.detail))
+        self._log("{} is {}: {}", str(effect.key), found.state, found.detail, **of_agent(effect.key))
+        self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
+
+    def _dismiss(self, effect: DismissAgent) -> None:
+        """Nothing of it is asked for in between: whoever asks for an agent that is being dismissed waits until it is gone."""
+        connection = self.hub.connections.get(effect.key)
+        if connection is None and effect.handle:
+            self._spawn(self._stop(StopAgent(effect.key, effect.handle)))
+        elif connection is None or connection.epoch != effect.epoch:
+            return
+        elif connection.asked:
+            self.engine.tell(AgentBusy(effect.key, effect.epoch))
+        else:
+            self._log("{} is ended: nobody has needed it for long", connection, **of_agent(effect.key))
+            self.hub.send(effect.key, Kill(reason="nobody has needed it for long"))
 
     async def _stop(self, effect: StopAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
         try:
             if driver is not None:
-                await driver.stop(effect.handle, STOP_GRACE_SECS)
+                await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
+        except Refusal as e:
+            self._log("{} cannot be stopped: {}", str(effect.key), e.sentence, **of_agent(effect.key))
+            if e.code == SIGN_IN:
+                self.engine.tell(SignInNeeded(effect.key, None, e.sentence))
+            return
         except Exception as e:
             # it is asked for again by the core's timer
-            self._log.exception("{} cannot be stopped", str(effect.key), error=e)
+            self._log.exception("{} cannot be stopped", str(effect.key), error=e, **of_agent(effect.key))
             return
         self.engine.tell(DriverStopped(effect.key))
+
+    async def _timed(self, key: AgentKey, verb: str, work: Awaitable[T]) -> T:
+        began, failed = time.monotonic(), True
+        try:
+            result = await work
+            failed = False
+            return result
+        finally:
+            self.measured(key.driver, key.host, verb, failed, time.monotonic() - began)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -21,21 +21,22 @@ _MAIN = "main"
 _ENDS = {"ok": "has completed", "any": "has ended", "failed": "has ended without success"}
 
 
-def plan(nodes: Sequence[Node], spec: RunSpec, run_dir: str, jid: str, serial: int) -> dict[str, Any]:
-    """Raises Refusal("resourceExceeded") where `nodes` have no room for the run, even empty.
+def plan(
+    nodes: Sequence[Node], spec: RunSpec, run_dir: str, jid: str, serial: int, places: Sequence[Place] | None = None,
+) -> dict[str, Any]:
+    """Raises Refusal("resourceExceeded") where `nodes` have no room for the run, even empty. places: of tasks that are on none of these.
 
     A task's command is its role's; its environment is `environment`, then its role's, then its own, the later winning. So the plan
     is not larger by a factor of the tasks, whatever their role says.
     """
     if spec.roles:
-        return _of_roles(nodes, spec, run_dir, jid, serial)
+        return _of_roles(spec, _places(nodes, spec.roles, spec.active_plan) if places is None else places, run_dir, jid, serial)
     role = {"name": _MAIN, "tasks": 1, "command": _command(spec, spec.command), "environment": {}}
     task = {"role": _MAIN, "index": 0, "token": str(Token(jid, serial, 1, _MAIN, 0)), "directory": run_dir, "environment": {}}
     return _head(spec, jid, serial) | {"environment": spec.env, "jobJson": None, "roles": [role], "tasks": [task]}
 
 
-def _of_roles(nodes: Sequence[Node], spec: RunSpec, run_dir: str, jid: str, serial: int) -> dict[str, Any]:
-    places = _places(nodes, spec.roles)
+def _of_roles(spec: RunSpec, places: Sequence[Place], run_dir: str, jid: str, serial: int) -> dict[str, Any]:
     shared = task_env.shared(spec, jid, serial, 1, places)
     return _head(spec, jid, serial) | {
         "environment": shared.env | spec.env,
@@ -45,13 +46,13 @@ def _of_roles(nodes: Sequence[Node], spec: RunSpec, run_dir: str, jid: str, seri
     }
 
 
-def _places(nodes: Sequence[Node], roles: Sequence[TaskRole]) -> tuple[Place, ...]:
+def _places(nodes: Sequence[Node], roles: Sequence[TaskRole], plan_: str | None) -> tuple[Place, ...]:
     """Where the tasks would be on an empty site, by role and index."""
-    if sentence := rooms.too_much(nodes, roles):
+    if sentence := rooms.too_much(nodes, roles, plan_):
         raise Refusal("resourceExceeded", sentence)
     room = Room(nodes=tuple(nodes))
     ticket = ("plan", 1)
-    for _, places in rooms.request(room, ticket, 1, roles, 0.0):
+    for _, places in rooms.request(room, ticket, 1, roles, 0.0, plan_):
         return places
     lack = rooms.wait_of(room, ticket)
     raise Refusal("resourceExceeded", lack.sentence if lack else "there is no room for its tasks")
@@ -68,6 +69,7 @@ def _role(spec: RunSpec, role: TaskRole) -> dict[str, Any]:
     return {
         "name": role.name, "tasks": role.tasks, "command": _command(spec, role.command), "environment": role.env,
         "cpu": role.cpu, "memoryMb": role.memory_mb, "shmMb": role.shm_mb, "gpu": role.gpu, "ports": role.all_ports(),
+        "image": role.image, "volumes": role.volumes,
         "minFailed": role.min_failed, "minSucceeded": role.min_succeeded,
     }
 

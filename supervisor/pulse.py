@@ -36,10 +36,10 @@ class Pulse:
                     _ask(connection)
                 case "gone":
                     self._hub.counters.add("agentSilent")
-                    connection.close("it does not answer")
+                    connection.close("it does not answer", "silent")
                 case "slept":
                     self._hub.counters.add("agentDoubted")
-                    connection.close("this supervisor stood still; its agents have to connect again")
+                    connection.close("this supervisor stood still; its agents have to connect again", "stoodStill")
 
 
 def _ask(connection: Connection) -> None:

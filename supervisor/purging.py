@@ -1,16 +1,20 @@
 """Run directories that are not kept: who looks for them now and then, and how they are taken away.
 
 Which run is purged is the core's decision. The directory gets another name at once, in the order of effects, so that a newer
-run in the same place is never touched; removing it may take its time.
+run in the same place is never touched; removing it may take its time, in threads that do nothing else. Whatever the user's jobs
+did to the folders on the way to it, nothing outside them is touched (`user_folders`).
 """
 
 import asyncio
 import contextlib
+import errno
 import os
-import shutil
+import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+from ..db.state import Run
 from ..db.store import EventStore, IndexRow
 from ..protocol.ids import split_jid
 from ..protocol.status import CANCELED, COMPLETED, ERROR, PURGED
@@ -18,10 +22,18 @@ from ..runtime import crashpoints
 from ..runtime.log import Log
 from .core.inputs import Now, Purge
 from .engine import Engine
+from .user_folders import opened, remove
 
 _PAGE = 64
 #: Directories that were given up to be removed; a dot keeps them out of what lists the user's simulations.
 _DOOMED = ".purged-"
+#: Directories that are removed at once; and how long one may take, before others have their turn and it is looked for again.
+_AT_ONCE, _TURN_SECS = 2, 900.0
+#: Whoever stops the supervisor does not wait longer for what is being removed.
+_CLOSE_SECS = 5.0
+#: `<uid>/<simulationType>/<simulationId>/<computeModel>`
+_DEPTH = 4
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
 class Purging:
@@ -29,8 +41,10 @@ class Purging:
 
     def __init__(
         self, engine: Engine, store: EventStore, log: Log, now: Callable[[], Now], *, user_root: str, after_secs: float | None,
-        every_secs: float,
+        every_secs: float, elsewhere: Callable[[Run], bool] = lambda run: False,
     ) -> None:
+        """elsewhere: does this run's directory lie where we see nothing? It is its user's to remove, and is not called purged."""
+        self._elsewhere = elsewhere
         self._engine, self._store, self._log, self._now = engine, store, log, now
         self._user_root, self._after_secs, self._every_secs = user_root, after_secs, every_secs
         #: by status: whatever last changed before this position was looked at and is kept for its plan; it need not be read again
@@ -41,6 +55,8 @@ class Purging:
         self._task: asyncio.Task[None] | None = None
         #: by the other name of what is being removed
         self._removing: dict[str, asyncio.Task[None]] = {}
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="purge")
+        self._until = float("inf")
 
     def start(self) -> None:
         now = self._now()
@@ -49,33 +65,73 @@ class Purging:
             self._task = asyncio.get_running_loop().create_task(self._look_now_and_then(self._after_secs))
 
     async def close(self) -> None:
-        """What is being removed is removed; a directory that is left has its other name already."""
+        """What is being removed has a moment; a directory that is left has its other name already."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        self._until = time.monotonic() + _CLOSE_SECS
         await asyncio.gather(*self._removing.values())
+        self._threads.shutdown()
 
     def remove(self, run_dir: str, serial: int) -> None:
         """Out of the way at once, gone a little later. Where there is none, it is done."""
         crashpoints.reached("purge.decided")
         doomed = _doomed(run_dir, serial)
         try:
-            os.rename(run_dir, doomed)
+            folder = self._folder_of(run_dir)
         except FileNotFoundError:
             return
         except OSError as e:
-            # the next round finds it again
-            self._log("the run directory {} of a purged run cannot be removed: {}", run_dir, e.strerror)
+            self._kept_back(run_dir, e)
             return
+        try:
+            os.rename(os.path.basename(run_dir), os.path.basename(doomed), src_dir_fd=folder, dst_dir_fd=folder)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            self._kept_back(run_dir, e)
+            if e.errno in _IN_THE_WAY:
+                self._erase(doomed)
+            return
+        finally:
+            os.close(folder)
         crashpoints.reached("purge.renamed")
         self._erase(doomed)
 
+    def _kept_back(self, path: str, error: OSError) -> None:
+        """The next round finds it again."""
+        self._log("the run directory {} of a purged run cannot be removed: {}", path, error.strerror, jid=_jid(path))
+
+    def _folder_of(self, path: str) -> int:
+        """A descriptor of the folder that a run directory is in. The user root may have been another one at the time. Raises OSError."""
+        parts = path.split("/")
+        base = "/".join(parts[:-_DEPTH])
+        return opened(base or "/", parts[-_DEPTH:-1])
+
     def _erase(self, doomed: str) -> None:
         if doomed not in self._removing:
-            task = asyncio.get_running_loop().create_task(asyncio.to_thread(shutil.rmtree, doomed, ignore_errors=True))
+            task = asyncio.get_running_loop().create_task(self._erased(doomed))
             self._removing[doomed] = task
             task.add_done_callback(lambda _: self._removing.pop(doomed))
+
+    async def _erased(self, doomed: str) -> None:
+        try:
+            gone = await asyncio.get_running_loop().run_in_executor(self._threads, self._gone, doomed)
+        except OSError as e:
+            self._kept_back(doomed, e)
+            return
+        if not gone:
+            self._log("{} is not gone yet; the next round goes on with it", doomed, jid=_jid(doomed))
+
+    def _gone(self, doomed: str) -> bool:
+        """In a thread."""
+        own = time.monotonic() + _TURN_SECS
+        folder = self._folder_of(doomed)
+        try:
+            return remove(folder, os.path.basename(doomed), lambda: time.monotonic() < min(own, self._until))
+        finally:
+            os.close(folder)
 
     async def _look_now_and_then(self, after_secs: float) -> None:
         while True:
@@ -119,9 +175,12 @@ class Purging:
             return False
         if row.ended_at is None or row.ended_at > ended_before or row.position > self._old:
             return False
-        self._engine.tell(Purge(row.jid, row.serial, ended_before))
         entry = self._engine.durable(row.jid)
-        return entry is not None and entry.job.run is not None and entry.job.run.spec.active_plan in self._engine.policy.kept_plans
+        run = None if entry is None else entry.job.run
+        if run is not None and self._elsewhere(run):
+            return True
+        self._engine.tell(Purge(row.jid, row.serial, ended_before))
+        return run is not None and run.spec.active_plan in self._engine.policy.kept_plans
 
     def _finish(self, row: IndexRow) -> None:
         """A crash may have come between the decision, the directory's new name, and its end."""
@@ -139,3 +198,9 @@ def _doomed(run_dir: str, serial: int) -> str:
     """What a directory is called that nobody shall find any more."""
     folder, name = os.path.split(run_dir)
     return os.path.join(folder, f"{_DOOMED}{name}-{serial}")
+
+
+def _jid(path: str) -> str:
+    """The compute job whose run directory this is, under either name."""
+    uid, _, sid, model = path.split("/")[-_DEPTH:]
+    return f"{uid}-{sid}-{model.removeprefix(_DOOMED).rpartition('-')[0] if model.startswith(_DOOMED) else model}"

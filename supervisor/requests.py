@@ -1,6 +1,7 @@
 """The edge: an HTTP body becomes a typed request, or a refusal with a code and a sentence. Nothing behind it sees raw data."""
 
 import asyncio
+from collections.abc import Collection
 from operator import methodcaller
 from typing import Annotated, Any, TypeVar
 
@@ -106,8 +107,10 @@ def _keys(text: bytes) -> int:
 _colons = methodcaller("count", b":")
 
 
-def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:
-    """What the shape of a run cannot say. Raises Refusal."""
+def check_spec(
+    spec: RunSpec, apps: tuple[str, ...], *, containers: bool = False, volumes: Collection[str] = (), user_dir: str = ""
+) -> None:
+    """What the shape of a run cannot say. containers, volumes, user_dir: as of check_roles. Raises Refusal."""
     if spec.simulation_type not in apps:
         raise Refusal("unknownApp", f"there is no app {spec.simulation_type!r}; there are: {', '.join(apps)}")
     if spec.simulation_type == COMMAND:
@@ -119,7 +122,7 @@ def check_spec(spec: RunSpec, apps: tuple[str, ...]) -> None:
         check_data("data", spec.data)
     check_env(spec.env)
     if spec.roles:
-        check_roles(spec)
+        check_roles(spec, containers=containers, volumes=volumes, user_dir=user_dir)
     room = MAX_VARIABLES - (0 if spec.data is None else MAX_DATA_KEYS)
     if len(spec.env) > room:
         raise Refusal("tooLarge", f"the environment has {len(spec.env)} variables; the limit is {room}")

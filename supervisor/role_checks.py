@@ -1,14 +1,16 @@
-"""What the shape of a run with roles cannot say: whether its roles fit each other, and whether an agent can be told of them.
+"""What the shape of a run with roles cannot say: whether its roles fit each other and the driver, and whether an agent can be told of them.
 
 Whether there are machines for them is not asked here.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import pairwise
 
-from ..protocol import task_env
+from ..protocol import container_wishes, task_env
 from ..protocol.codec import MAX_KEYS
 from ..protocol.errors import Refusal
+from ..protocol.fields import quoted
 from ..protocol.redaction import is_secret
 from ..protocol.requests import RunSpec
 from ..protocol.roles import FIRST_PORT, LAST_PORT, MAX_PORTS, MAX_TASKS, Port, TaskRole
@@ -17,14 +19,23 @@ from ..protocol.roles import FIRST_PORT, LAST_PORT, MAX_PORTS, MAX_TASKS, Port, 
 MAX_VARIABLES = MAX_KEYS - 100
 
 
-def check_roles(spec: RunSpec) -> None:
-    """Raises Refusal (badRequest, tooLarge)."""
+def check_roles(spec: RunSpec, *, containers: bool = False, volumes: Collection[str] = (), user_dir: str = "") -> None:
+    """Raises Refusal (badRequest, tooLarge, volumeRefused).
+
+    containers: the driver gives tasks containers of their own. volumes: names that its pool has. user_dir: of the run's user.
+    """
     names = Counter(r.name for r in spec.roles)
     for name, count in names.items():
         if count > 1:
             raise Refusal("badRequest", f"{count} roles are called {name!r}; give each a name of its own")
     for role in spec.roles:
         _check_role(role)
+        if containers:
+            _check_container(role, volumes, user_dir)
+        elif asked := [f"`{key}`" for key, value in (("image", role.image), ("volumes", role.volumes)) if value]:
+            driver = f"the driver {spec.driver}" if spec.driver else "the usual driver here"
+            _refuse(role, f"it cannot have {' and '.join(asked)}: {driver} runs tasks on machines as they are, in no "
+                          "containers; leave this out, or choose a driver that has some (docker)")
     _check_totals(spec)
     for variable in spec.env:
         _check_pai(variable, set(task_env.GIVEN), "a run with roles")
@@ -58,6 +69,17 @@ def _check_role(role: TaskRole) -> None:
         if count > 1:
             _refuse(role, f"{count} of its ports are called {label!r}; give each label once, with a `count`")
     _check_numbers(role)
+
+
+def _check_container(role: TaskRole, volumes: Collection[str], user_dir: str) -> None:
+    """Its image and volumes, as far as can be told before a host is asked."""
+    if role.image is not None and (problem := container_wishes.image_problem(role.image)):
+        _refuse(role, f"its `image` can be no image: {problem}; right is {container_wishes.IMAGE_FORM}")
+    for volume in role.volumes:
+        if problem := container_wishes.volume_problem(volume) or container_wishes.refusal(volume, volumes, user_dir):
+            raise Refusal("volumeRefused", f"role {role.name!r}: it cannot have the volume {quoted(volume)}: {problem}")
+    if (again := container_wishes.twice(role.volumes)) is not None:
+        raise Refusal("volumeRefused", f"role {role.name!r}: it names the volume {quoted(again)} twice; give each once")
 
 
 def _check_numbers(role: TaskRole) -> None:

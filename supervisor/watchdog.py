@@ -5,6 +5,7 @@ What does not answer is not mended here: the service manager ends the process an
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 from ..db.store import Appended, Batch, EventStore
@@ -23,9 +24,17 @@ class Watchdog:
     def __init__(self, notifier: Notifier, store: EventStore, standing: Callable[[], str]) -> None:
         self._notifier, self._store, self._standing = notifier, store, standing
         self._task: asyncio.Task[None] | None = None
+        #: when the last sign was given, on the monotonic clock; None: nobody wants one
+        self.signed_at: float | None = None
+
+    @property
+    def secs(self) -> float:
+        """Signs come at least so often while all is well."""
+        return STATUS_SECS if self._notifier.watchdog_secs is None else self._notifier.watchdog_secs
 
     def start(self) -> None:
         if self._notifier.heard:
+            self.signed_at = time.monotonic()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self) -> None:
@@ -40,6 +49,7 @@ class Watchdog:
             # As long as it does not answer, nothing is said: a slow disk has the watchdog's whole time, a stuck one not more.
             await self._store_answers()
             self._notifier.alive()
+            self.signed_at = time.monotonic()
             self._notifier.status(self._standing())
             await asyncio.sleep(STATUS_SECS if secs is None else secs / SIGNS)
 

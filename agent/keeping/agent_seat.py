@@ -32,18 +32,25 @@ _LAST_WORDS_SECS = 2.0
 class AgentSeat:
     """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads a session of its own.
 
-    first: called once, with None as soon as an agent is there, or with the reason why none gets that far.
+    born: the first one, where it was started before there was this seat: its pid, and our end.
+
+    first: called once, with None as soon as an agent is there, or with the reason why none gets that far. life_secs: one that has lived so
+    long is there, if it has spoken or not.
     """
 
     def __init__(self, loop: Loop, kin: Kin, spawn: Callable[[socket.socket], int], hello: Callable[[], dict[str, Any]],
                  on_message: Callable[[dict[str, Any]], None], known: dict[str, Execution],
-                 first: Callable[[str | None], None] | None = None) -> None:
+                 first: Callable[[str | None], None] | None = None, born: tuple[int, socket.socket] | None = None,
+                 life_secs: float = _NO_LIFE_SECS) -> None:
         self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = loop, kin, spawn, hello, on_message, known
         self._channel: Channel | None = None
         self._behind: dict[str, None] = {}
         self._pause = _FIRST_PAUSE
         self._since = 0.0
         self._first, self._failures, self._words = first, 0, ""
+        self._born, self._life_secs = born, life_secs
+        if born is not None:
+            kin.agent_pid = born[0]
         #: set when the keeper is to end: there is no next agent, and this is called when there is none left
         self._when_gone: Callable[[], None] | None = None
 
@@ -52,24 +59,33 @@ class AgentSeat:
         return self._kin.agent_pid
 
     def start(self) -> None:
-        ours, theirs = socket.socketpair()
         try:
-            pid = self._spawn(theirs)
+            pid, ours = self._born or self._spawned()
         except OSError as error:
             say(f"the agent cannot be started: {error.strerror}")
-            ours.close()
             self._again()
             self._never_there(f"its agent cannot be started: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
             return
-        finally:
-            theirs.close()
+        was_born, self._born = self._born is not None, None
         self._kin.agent_pid, self._since = pid, time.monotonic()
         self._behind.clear()
         self._words = ""
         self._channel = Channel(ours, self._loop, self._heard, self._lost, self._catch_up)
         self._channel.send(self._hello())
         if self._first is not None:
-            self._loop.at("agent there", time.monotonic() + _NO_LIFE_SECS, self._there)
+            self._loop.at("agent there", time.monotonic() + self._life_secs, self._there)
+        if was_born:  # its end may have come before anybody heard of such things
+            self.child_changed()
+
+    def _spawned(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair()
+        try:
+            return self._spawn(theirs), ours
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
 
     def tell(self, what: str, e: Execution) -> None:
         """Report one execution. While the agent does not read, only the names that changed are kept, not the messages."""
@@ -123,7 +139,10 @@ class AgentSeat:
     def child_changed(self) -> None:
         """SIGCHLD came. An ended agent takes its own processes with it, and has a successor."""
         pid = self.pid
-        if pid is None or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if pid is None:
+            return
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            _go_on(pid)
             return
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
@@ -174,3 +193,9 @@ class AgentSeat:
             e = self._known.get(name)
             if e is not None:
                 self._channel.send({"is": "ended" if e.ended else "started", **e.said()})
+
+
+def _go_on(pid: int) -> None:
+    """Jobs are the same unix user as their agent and may stop it, lest it ends them. In a container nobody else does."""
+    if os.getpid() == 1 and os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
+        os.kill(pid, signal.SIGCONT)

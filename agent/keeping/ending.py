@@ -12,24 +12,25 @@ import signal
 import time
 
 from ...runtime import crashpoints, processes
-from . import verdict
+from ...runtime.evidence import EXIT, STOP
+from . import facts, verdict
 from .launch import close_lock
-from .layout import EXIT, STOP
 from .say import say
-from .shortage import counted, died_killed, out_of_memory
+from .shortage import counted, died_killed, out_of_memory, rose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ...runtime.output_cap import OutputCap
     from ...runtime.processes import Process
     from ..cgroups import Cgroup, Cgroups
     from .execution import Execution
+    from .kernel import Kernel
     from .kin import Kin
     from .loop import Loop
     from .owed import Owed
-    from .output_cap import OutputCap
 
 assert resource  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
 
@@ -47,7 +48,8 @@ class Ending:
     """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each."""
 
     def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups, owed: Owed, running: dict[str, Execution],
-                 finished: Callable[[Execution], None]) -> None:
+                 finished: Callable[[Execution], None], kernel: Kernel) -> None:
+        self._kernel = kernel
         self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
         self._running, self._finished = running, finished
 
@@ -186,13 +188,27 @@ class Ending:
         if cgroup is not None and not cgroup.remove():
             self._loop.at(("cgroup", cgroup.name), time.monotonic() + _TERM_PAUSE, lambda: self.clear(cgroup))
 
-    def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> bool | None:
+    def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
+        """What is to be said of it."""
         now = counted(None)
         if e.counted is not None and now["machine"] is not None and now["machine"] == e.counted.get("machine"):
-            return False  # nobody's process on the whole machine was killed for that: the usual case costs one read
+            return {"outOfMemory": False}  # nobody's process on the whole machine was killed for that: the usual case costs one read
         own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
         after = now if own is not None else counted(self._cgroups.around)
-        return out_of_memory(e.counted, after, own, killed=died_killed(exit_, by_us=e.killing))
+        found = out_of_memory(e.counted, after, own, killed=died_killed(exit_, by_us=e.killing), alone=_enclosed() and e.alone)
+        if found is None and _enclosed() and rose(e.counted, after, "around"):
+            return {"detail": verdict.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
+        return {"outOfMemory": found}
+
+    def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
+        """What was seen around an end that is no success. It is told without where that goes wrong."""
+        if exit_.get("code") == 0:
+            return {}
+        try:
+            return {"facts": facts.found(e, exit_, self._cgroups.around, self._kernel)}
+        except (OSError, ValueError) as error:
+            say(f"what was around the end of {e.token} could not be found out: {error}")
+            return {}
 
     def _finish(self, e: Execution) -> None:
         """Nothing of it is left."""
@@ -207,7 +223,8 @@ class Ending:
                 exit_ = {"source": "keeper", "startedAt": e.started_at, "signal": int(signal.SIGKILL)}
         crashpoints.reached("keeper.reaped")
         self._cap.apply(e, last=True)
-        exit_["outOfMemory"] = self._out_of_memory(e, exit_)
+        exit_ |= self._out_of_memory(e, exit_)
+        exit_ |= self._facts(e, exit_)
         exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
             say(f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed")
@@ -221,6 +238,11 @@ class Ending:
         for kind in ("step", "limit"):
             self._loop.cancel((kind, e.name))
         self._finished(e)
+
+
+def _enclosed() -> bool:
+    """Is this the first process of a container? Then nothing is in its cgroup but the keeper, the agent and executions."""
+    return os.getpid() == 1
 
 
 def _peopled(e: Execution) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from .layout import MESSAGE
+from ...runtime.evidence import MESSAGE
+from .witness import Sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ class Execution:
     """
 
     __slots__ = (
-        "cgroup", "counted", "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd", "main_over",
-        "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sizes", "started_at", "started_mono",
-        "stop_reason", "survivors", "terminated", "ticks", "token",
+        "alone", "cgroup", "counted", "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd",
+        "main_over", "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sight", "sizes", "started_at",
+        "started_mono", "stop_reason", "survivors", "terminated", "ticks", "token",
     )
 
     def __init__(self, name: str, token: str, folder: str) -> None:
@@ -45,6 +46,8 @@ class Execution:
         self.cgroup: Cgroup | None = None
         #: the counters of kills for want of memory around it when it started (see `shortage`)
         self.counted: dict[str, Any] | None = None
+        #: did no other execution of this keeper run while it did?
+        self.alone = True
         self.lock_fd = self.pidfd = -1
         self.main_over = False
         #: what wait4 said of the main process, where this keeper is its parent
@@ -56,12 +59,12 @@ class Execution:
         self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
         #: is it being killed; how often it was looked at since; and the pause until the next look
-        self.killing = False
-        self.rounds = 0
-        self.pause = 0.0
+        self.killing, self.rounds, self.pause = False, 0, 0.0
         #: per stream: where the dropped middle ends, and the size when it was looked at last
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
+        #: what was seen of it while it ran
+        self.sight = Sight()
 
     @property
     def ended(self) -> bool:
@@ -80,7 +83,7 @@ class Execution:
         if self.started_mono is not None and self.elapsed is None:
             self.elapsed = time.monotonic() - self.started_mono
         self.exit = exit_
-        self.terminated, self.survivors, self.dropped, self.sizes = set(), set(), {}, {}
+        self.terminated, self.survivors, self.dropped, self.sizes, self.sight = set(), set(), {}, {}, Sight()
 
     def said(self) -> dict[str, Any]:
         """The form that the agent gets."""

@@ -7,24 +7,27 @@ import selectors
 import time
 
 from ...runtime import crashpoints, processes
+from ...runtime.evidence import EXIT
 from . import verdict
 from .ending import Ending
 from .execution import Execution
+from .kernel import AT_FIRST_SECS, Kernel
 from .launch import Launcher, StartFailed
-from .layout import EXIT, Layout, is_name
+from .layout import Layout, is_name
 from .owed import Owed
 from .recovery import recovered, stop_grace
 from .say import say
+from .witness import look_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ...runtime.output_cap import OutputCap
     from ..cgroups import Cgroups
     from .kin import Kin
     from .loop import Loop
-    from .output_cap import OutputCap
 
 #: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while output pours.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
@@ -43,10 +46,12 @@ class Jobs:
         self._layout, self._loop, self._cap, self._cgroups, self._tell = layout, loop, cap, cgroups, tell
         self._boot_id = processes.boot_id()
         self.owed = Owed(loop)
-        self._launcher = Launcher(layout, self._boot_id, cgroups, self.owed)
+        self._life = processes.life_id()
+        self._launcher = Launcher(layout, self._boot_id, self._life, cgroups, self.owed)
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
-        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished)
+        self._kernel = Kernel()
+        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, self._kernel)
         self._refused: dict[str, None] = {}
         #: set when the keeper is to end: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
@@ -60,6 +65,8 @@ class Jobs:
             self._tell_state(e)
             return
         e = Execution(order["name"], str(order["token"]), self._layout.evidence(order["name"]))
+        if not self.running:
+            self._kernel.skip()
         try:
             self._accept(e, order)
             self._launcher.start(e, order)
@@ -107,6 +114,8 @@ class Jobs:
                 self._take_over(name, token)
             else:  # that keeper ended before it took the token: nothing was started
                 self._layout.strike(name)
+        if self.running:
+            self._kernel.read(AT_FIRST_SECS)
         for cgroup in self._cgroups.left():
             self.ending.clear(cgroup)
 
@@ -161,7 +170,7 @@ class Jobs:
         self._tell("ended", e)
 
     def _take_over(self, name: str, token: str) -> Execution:
-        e = recovered(name, token, self._layout.evidence(name), self._boot_id, self._cgroups)
+        e = recovered(name, token, self._layout, self._boot_id, self._life, self._cgroups)
         self.known[name] = e
         if e.ended:
             if not os.path.exists(f"{e.folder}/{EXIT}") and e.exit is not None:
@@ -183,6 +192,8 @@ class Jobs:
         return e
 
     def _add(self, e: Execution) -> None:
+        for other in self.running.values():
+            other.alone = e.alone = False
         self.known[e.name] = self.running[e.name] = e
         if e.limit is not None and e.started_mono is not None:
             self._loop.at(("limit", e.name), e.started_mono + e.limit, lambda: self.ending.stop(e, "timeLimit", e.grace))
@@ -212,6 +223,8 @@ class Jobs:
             fast = self._cap.apply(e) or fast
             if not e.own and not e.main_over and e.pid is not None and e.ticks is not None and not processes.alive(e.pid, e.ticks):
                 self._main_gone(e)
+        look_around(self.running.values())
+        self._kernel.read()
         if self.running:
             self._loop.at("tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick)
 

@@ -13,7 +13,7 @@ import os
 import signal
 
 from ...runtime import processes
-from .layout import LOCK
+from ...runtime.evidence import LOCK
 from .say import say
 
 TYPE_CHECKING = False

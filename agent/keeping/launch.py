@@ -13,8 +13,9 @@ import signal
 import time
 
 from ...runtime import crashpoints, processes
+from ...runtime.evidence import INPUT, JOB, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, write
 from .execution import Execution
-from .layout import INPUT, JOB, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, Layout, write
+from .layout import Layout
 from .say import say
 from .shortage import counted, fault
 from .spawning import NotInside, spawned, spawned_inside
@@ -46,9 +47,9 @@ class StartFailed(Exception):
 class Launcher:
     """Made once; knows which signals this process ignores, because a child would inherit that."""
 
-    def __init__(self, layout: Layout, boot_id: str, cgroups: Cgroups, owed: Owed) -> None:
+    def __init__(self, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups, owed: Owed) -> None:
         self._layout, self._cgroups, self._owed = layout, cgroups, owed
-        self._boot_id = boot_id
+        self._boot_id, self._life_id = boot_id, life_id
         self._said: set[str] = set()
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._ignored = [s for s in catchable if signal.getsignal(s) is signal.SIG_IGN]
@@ -87,7 +88,7 @@ class Launcher:
         """Write down who its main process is. A failure costs the next keeper a search."""
         said = {
             "token": e.token, "pid": e.pid, "startTicks": e.ticks, "startedAt": e.started_at, "startedMono": e.started_mono,
-            "bootId": self._boot_id, "limit": e.limit, "grace": e.grace, "runDir": e.run_dir, "counted": e.counted,
+            "bootId": self._boot_id, "life": self._life_id, "limit": e.limit, "grace": e.grace, "runDir": e.run_dir, "counted": e.counted,
             "cgroup": None if e.cgroup is None else e.cgroup.said(),
         }
         self._owed.write(f"{e.folder}/{START}", said)

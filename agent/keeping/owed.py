@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from .layout import write_json
+from ...runtime.evidence import write_json
 from .say import say
 
 TYPE_CHECKING = False

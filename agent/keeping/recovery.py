@@ -11,10 +11,11 @@ import os
 import time
 
 from ...runtime import processes
+from ...runtime.evidence import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
 from . import verdict
+from .container_end import sentence
 from .execution import Execution
 from .kin import marked
-from .layout import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 
     from ...runtime.processes import Process
     from ..cgroups import Cgroups
+    from .layout import Layout
 
 #: How long a locked execution without a known process is searched for: a child between fork and exec shows no mark yet.
 _SEARCH_SECS = 0.5
 
 
-def recovered(name: str, token: str, folder: str, boot_id: str, cgroups: Cgroups) -> Execution:
+def recovered(name: str, token: str, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups) -> Execution:
     """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with perhaps something left."""
+    folder = layout.evidence(name)
     e = Execution(name, token, folder)
-    e.own = False
+    e.own = e.alone = False
     start = read_json(f"{folder}/{START}")
     stop = read_json(f"{folder}/{STOP}")
     if stop is not None:
@@ -45,9 +48,10 @@ def recovered(name: str, token: str, folder: str, boot_id: str, cgroups: Cgroups
         end(e, final)
     elif start is None:
         _search(e)
-    elif start.get("bootId") != boot_id:
-        e.main_over, e.started_mono = True, None  # that clock counted from the start of another boot
-        end(e, verdict.with_evidence(e, verdict.from_evidence(e, verdict.RESTARTED), 0))
+    elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:  # notes of an older version say no life
+        e.main_over, e.started_mono = True, None  # that clock counted from the start of another boot, or ran on when it was over
+        why = verdict.RESTARTED if start.get("bootId") != boot_id else verdict.container_ended(sentence(layout.container_log, e.started_at))
+        end(e, verdict.with_evidence(e, verdict.from_evidence(e, why), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
     return e

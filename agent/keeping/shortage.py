@@ -36,22 +36,24 @@ def counted(around: str | None) -> dict[str, int | None]:
     return {"machine": machine, "around": cgroups.oom_kills(around)}
 
 
-def out_of_memory(before: dict[str, Any] | None, after: dict[str, int | None], own: int | None, *, killed: bool) -> bool | None:
+def out_of_memory(before: dict[str, Any] | None, after: dict[str, int | None], own: int | None, *, killed: bool,
+                  alone: bool = False) -> bool | None:
     """before, after: see `counted`; own: the counter of its own cgroup, which began at 0.
 
-    killed: did it die by a SIGKILL that was not ours?
+    killed: did it die by a SIGKILL that was not ours? alone: is nothing around it but what the kernel spares as long as there are
+    processes of jobs? So it is in a container, where they are the first to go, and no other execution ran meanwhile.
 
     None where it cannot be known: others were killed in the same surroundings, and whether it was one of its processes, too,
     nobody saw.
     """
     if own:
         return True
-    if _rose(before, after, "machine") is False or own == 0:
+    if rose(before, after, "machine") is False or own == 0:
         return False
-    match _rose(before, after, "around"):
+    match rose(before, after, "around"):
         case False:
             return False
-        case True if killed:
+        case True if killed or alone:
             return True
         case _:
             return None
@@ -62,7 +64,8 @@ def died_killed(exit_: dict[str, Any], *, by_us: bool) -> bool:
     return not by_us and (exit_.get("signal") == signal.SIGKILL or exit_.get("code") == _KILLED)
 
 
-def _rose(before: dict[str, Any] | None, after: dict[str, int | None], which: str) -> bool | None:
+def rose(before: dict[str, Any] | None, after: dict[str, int | None], which: str) -> bool | None:
+    """Has this counter risen? None where it cannot be read."""
     was, is_ = (before or {}).get(which), after.get(which)
     return None if not isinstance(was, int) or is_ is None else is_ > was
 

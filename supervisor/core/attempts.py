@@ -9,7 +9,7 @@ from ...protocol.exits import ExitInfo
 from ...protocol.ids import Token
 from ...protocol.status import COMPLETED, ERROR
 from . import placement, tasks
-from .effects import ClearTimer, SetTimer
+from .effects import ClearTimer, ReleaseTask, SetTimer
 from .endings import outcome
 from .policies import Final, again, decided
 from .world import Turn
@@ -23,7 +23,10 @@ def over(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -
     token = task.token
     turn.record(token.jid, TaskEnded(at=turn.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
     run = turn.world.jobs[token.jid].run
-    if run is not None and run.serial == token.serial:
+    mine = run is not None and run.serial == token.serial
+    if task.agent_key.kind == "container" and (run is None or not mine or run.spec.debug_secs is not None):
+        turn.ask(ReleaseTask(task.agent_key, token))
+    if run is not None and mine:
         _decide(turn, run, token, exit_)
         _close(turn, token)
     placement.over(turn, task.agent_key, token)
@@ -35,10 +38,8 @@ def retry(turn: Turn, jid: str, serial: int) -> None:
     run = job.run if job is not None else None
     if job is None or run is None or run.serial != serial or run.retry is None or run.live_tasks:
         return
-    key = turn.world.key_of(run)
-    if (jid, serial) not in turn.world.agent(key).queued:
+    if not placement.waits(turn.world, (jid, serial), run):
         placement.enqueue(turn, job)
-        turn.need(key)
 
 
 def arm(turn: Turn, jid: str, run: Run) -> None:

@@ -25,7 +25,9 @@ def wanted(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None)
     attempt = next((a for a in run.attempts if a.number == token.attempt), None)
     if attempt is None or attempt.decided is not None or diagnosis is None or exit_.stop_reason is not None:
         return False
-    return exit_.source in ("keeper", "script") and diagnosis.type in ("user", "unknown")
+    if exit_.ended_by_scheduler not in (None, "OUT_OF_MEMORY"):
+        return False
+    return exit_.source in ("keeper", "script", "engine", "scheduler") and diagnosis.type in ("user", "unknown")
 
 
 def keep(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:

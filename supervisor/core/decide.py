@@ -2,8 +2,9 @@
 
 submission (run requests), purging (what is not kept), execution (what agents report), stopping (cancels, limits), dependencies
 (runs after runs), agency (agents' lives), debugging (failed tasks that are kept), attempts (completion, retries), placement
-(queue, slots), gangs (runs of many tasks). They call each other in this direction only: submission, execution -> stopping,
-agency, debugging -> dependencies, attempts -> placement -> gangs -> rooms, tasks.
+(queue, slots), gangs (runs of many tasks), outages (hosts down and up), idling (agents that nobody needs, and memory of hosts), moving
+(queued runs from host to host). They call each other in this direction only: submission, execution, outages -> stopping, agency,
+debugging -> dependencies, attempts -> moving, idling -> placement -> gangs -> rooms, tasks.
 """
 
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ import msgspec
 from ...db.state import Job
 from ...db.store import Receipt, Write
 from ...protocol.errors import Refusal
-from . import agency, attempts, debugging, dependencies, execution, gangs, purging, stopping, submission
+from . import agency, attempts, debugging, dependencies, execution, gangs, idling, moving, outages, placement, purging, stopping, submission
 from .effects import Effect, ReplyRefusal
 from .inputs import (
+    AgentBusy,
     AgentConnected,
     AgentDisconnected,
     AgentGap,
@@ -25,11 +27,14 @@ from .inputs import (
     DriverFound,
     DriverStarted,
     DriverStopped,
+    HostChanged,
     Input,
     Now,
     Purge,
     Release,
     Restarted,
+    SignedIn,
+    SignInNeeded,
     Submit,
     TimerFired,
     WantAgent,
@@ -57,11 +62,18 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
 
 
 def _see_to(turn: Turn) -> None:
-    """Agents that came to be needed."""
-    while turn.needed:
-        key = next(iter(turn.needed))
-        del turn.needed[key]
-        agency.ensure(turn, key)
+    """What this input has led to for others: queues that are shorter, agents that came to be needed, room that somebody waits for."""
+    while True:
+        placement.follow(turn)
+        moving.even_out(turn)
+        while turn.needed:
+            key = next(iter(turn.needed))
+            del turn.needed[key]
+            agency.ensure(turn, key)
+        idling.look(turn)
+        agency.crowded(turn)
+        if not (turn.shorter or turn.needed or turn.freed):
+            return
 
 
 def _one(turn: Turn, input_: Input) -> None:
@@ -97,6 +109,14 @@ def _one(turn: Turn, input_: Input) -> None:
             agency.found(turn, input_)
         case DriverStopped():
             agency.stopped(turn, input_.key)
+        case SignInNeeded():
+            agency.sign_in_needed(turn, input_)
+        case SignedIn():
+            agency.signed_in(turn, input_.key)
+        case HostChanged():
+            outages.changed(turn, input_)
+        case AgentBusy():
+            idling.busy(turn, input_)
         case TimerFired():
             _timer(turn, input_)
         case Restarted():
@@ -113,6 +133,10 @@ def _timer(turn: Turn, fired: TimerFired) -> None:
             agency.retry(turn, key, attempt)
         case ("agent-return", key):
             agency.return_deadline(turn, key)
+        case ("agent-idle", key):
+            idling.deadline(turn, key)
+        case ("agent-leave", key):
+            idling.leave_deadline(turn, key)
         case ("agent-give-up", key, before, reason):
             agency.give_up_queued(turn, key, before, reason)
         case ("queue", jid, serial):
@@ -149,7 +173,8 @@ def restarted(turn: Turn) -> None:
         if job.run is not None:
             attempts.arm(turn, job.jid, job.run)
     dependencies.look_at_all(turn)
-    for key, view in list(turn.world.agents.items()):
+    # those that may be there first: where memory is counted, they have theirs
+    for key, view in sorted(turn.world.agents.items(), key=lambda pair: pair[1].record.handle is None):
         if view.needed:
             view.unknown_since = turn.now.wall
             agency.ensure(turn, key)
@@ -159,4 +184,5 @@ def outstanding(world: World, now: Now) -> tuple[Effect, ...]:
     """The effects that are owed right after a restart."""
     turn = Turn(world, now)
     restarted(turn)
+    _see_to(turn)
     return tuple(turn.effects)

@@ -112,7 +112,6 @@ def _over(turn: Turn, ticket: Ticket, waited: tuple[After, ...], jid: str, seria
         turn.record(own, RunEnded(at=turn.now.wall, serial=own_serial, status=CANCELED, reason="dependency"))
     elif not run.waits_for:
         placement.enqueue(turn, job)
-        turn.need(turn.world.key_of(run))
 
 
 def _ended(job: Job, serial: int) -> str | None:

@@ -50,6 +50,14 @@ class StopAgent(msgspec.Struct, frozen=True):
     handle: dict[str, Any]
 
 
+class DismissAgent(msgspec.Struct, frozen=True):
+    """Nobody needs this agent: end it, unless a call is under way there, which is told as AgentBusy."""
+
+    key: AgentKey
+    epoch: int
+    handle: dict[str, Any]
+
+
 class LaunchTask(msgspec.Struct, frozen=True):
     """Start this execution at the place `key`, unless its token was started before. What comes of it is reported."""
 
@@ -96,6 +104,13 @@ class SettleTasks(msgspec.Struct, frozen=True):
     tokens: tuple[Token, ...]
 
 
+class ReleaseTask(msgspec.Struct, frozen=True):
+    """A failed task is not kept for anybody to look at any more: what the place has of it, beside its evidence, may go."""
+
+    key: AgentKey
+    token: Token
+
+
 class EndConnection(msgspec.Struct, frozen=True):
     key: AgentKey
     epoch: int
@@ -128,8 +143,8 @@ class Count(msgspec.Struct, frozen=True):
     detail: str
 
 
-TaskEffect = LaunchTask | LaunchGang | Probe | StopTask | FindTasks | SettleTasks
+TaskEffect = LaunchTask | LaunchGang | Probe | StopTask | FindTasks | SettleTasks | ReleaseTask
 Effect = (
-    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | TaskEffect | RemoveRunDir
+    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | DismissAgent | TaskEffect | RemoveRunDir
     | EndConnection | SetTimer | ClearTimer | Count
 )

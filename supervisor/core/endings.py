@@ -30,5 +30,7 @@ def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
         return ERROR, "lost", exit_.sentence()
     if exit_.code == 0:
         return COMPLETED, "exit", None
+    if exit_.ended_by_scheduler is not None:
+        return ERROR, "scheduler", exit_.sentence()
     said = (exit_.termination_message or "").strip()
     return ERROR, "signal" if exit_.signal is not None else "exit", said or exit_.sentence()

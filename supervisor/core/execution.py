@@ -9,15 +9,17 @@ from typing import assert_never
 
 import msgspec
 
-from ...db.events import TaskStarted
+from ...db.events import TaskStarted, TaskSubmitted
 from ...db.state import Task
 from ...protocol import reports
+from ...protocol.batch import BatchState
 from ...protocol.diagnosis import diagnose
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import AgentKey, Token
 from ...protocol.messages import (
     Alive,
     CallReply,
+    ClusterReport,
     Execution,
     FileChunk,
     LogChunk,
@@ -28,7 +30,7 @@ from ...protocol.messages import (
     Samples,
     Snapshot,
 )
-from . import agency, attempts, debugging, placement, stopping, tasks
+from . import agency, attempts, batch, debugging, placement, stopping, tasks
 from .effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
 from .inputs import AgentGap, AgentSaid
 from .world import AgentView, Turn, owner
@@ -40,6 +42,8 @@ RESTARTED = "the machine was restarted while it was being started"
 def said(turn: Turn, input_: AgentSaid) -> None:
     """One message of an agent, if its connection is the one that counts."""
     view = turn.world.agent(input_.key)
+    if view.phase == "leaving" and input_.epoch == view.epoch:
+        return  # it is asked for everything, should it stay
     if view.phase != "up" or input_.epoch != view.epoch:
         turn.ask(Count("staleEpoch", f"{input_.key} spoke on an older connection"))
         return
@@ -55,7 +59,7 @@ def said(turn: Turn, input_: AgentSaid) -> None:
             turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
         case PortsProbed():
             placement.probed(turn, input_.key, message)
-        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport() | Samples():
+        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport() | Samples() | ClusterReport():
             pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
         case _:
             assert_never(message)
@@ -91,9 +95,11 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
         turn.ask(SettleTasks(key, (token,)))
         return
     turn.ask(ClearTimer(("op", token)))
+    if isinstance(execution.batch, BatchState) and key.driver in turn.world.policy.batch:
+        _heard(turn, task, execution.batch)
     match execution.state:
         case "starting":
-            turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+            turn.ask(SetTimer(("op", token), _patience(turn, token)))
             if _unwanted(turn, token):
                 stopping.remind(turn, token)
         case "running":
@@ -102,6 +108,19 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
             _ended(turn, task, execution)
         case _:
             assert_never(execution.state)
+
+
+def _heard(turn: Turn, task: Task, said: BatchState) -> None:
+    """What its batch scheduler says of it. Its number there is on record from the first time on; the rest is a notice."""
+    turn.world.batch[task.token] = said
+    if said.job_id is not None and task.batch is None:
+        turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
+
+
+def _patience(turn: Turn, token: Token) -> float:
+    """After this long without a word of something that has not started, it is asked for."""
+    policy = turn.world.policy
+    return policy.batch_reply_secs if token in turn.world.batch else policy.op_reply_secs
 
 
 def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
@@ -118,16 +137,25 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
     view = turn.world.agent(task.agent_key)
     if execution.elapsed_secs is not None:
         turn.world.began[token] = turn.now.mono - execution.elapsed_secs
-    if task.pid is None and execution.pid is not None:
+    pid = execution.pid
+    if pid is None and token in turn.world.batch:
+        pid = 0  # it runs by the word of its scheduler alone
+    if task.pid is None and pid is not None:
         turn.record(token.jid, TaskStarted(
-            at=turn.now.wall, token=token, pid=execution.pid, start_ticks=execution.start_ticks or 0,
-            started_at=execution.started_at or turn.now.wall, host=view.host, boot_id=view.boot_id,
+            at=turn.now.wall, token=token, pid=pid, start_ticks=execution.start_ticks or 0,
+            started_at=execution.started_at or turn.now.wall, host=_host(turn, task, view), boot_id=view.boot_id,
         ))
         placement.running(turn, token)
     if _unwanted(turn, token):
         stopping.remind(turn, token)
     else:
         stopping.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+
+
+def _host(turn: Turn, task: Task, view: AgentView) -> str:
+    """Where its processes are: not where its agent is, with a batch scheduler."""
+    said = turn.world.batch.get(task.token)
+    return (said.node or said.nodes or view.host) if said is not None else view.host
 
 
 def _unwanted(turn: Turn, token: Token) -> bool:
@@ -140,7 +168,7 @@ def _unwanted(turn: Turn, token: Token) -> bool:
 
 def _ended(turn: Turn, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(source="lost", detail="the agent reported its end and nothing else")
-    if exit_.source == "start" and _restarted(turn.world.agent(task.agent_key), task):
+    if exit_.source == "start" and _restarted(turn, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
     finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
     turn.ask(SettleTasks(task.agent_key, (task.token,)))
@@ -154,17 +182,27 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
         # it was so short that its start and its end came in one word
         turn.record(token.jid, TaskStarted(
             at=at, token=token, pid=pid, start_ticks=start_ticks or 0, started_at=exit_.started_at or at,
-            host=view.host, boot_id=view.boot_id,
+            host=_host(turn, task, view), boot_id=view.boot_id,
         ))
         placement.running(turn, token)
+    exit_ = _with_last_word(turn, token, exit_)
     turn.world.began.pop(token, None)
     for timer in ("op", "limit", "stop"):
         turn.ask(ClearTimer((timer, token)))
+    run = turn.world.jobs[token.jid].run
+    if run is not None and run.serial == token.serial and batch.keeps_limit(turn.world.policy, run):
+        turn.ask(ClearTimer(("queue", token.jid, token.serial)))
     diagnosis = diagnose(exit_, turn.world.policy.exits)
     if debugging.wanted(turn, task, exit_, diagnosis):
         debugging.keep(turn, task, exit_, diagnosis)
     else:
         attempts.over(turn, task, exit_, diagnosis)
+
+
+def _with_last_word(turn: Turn, token: Token, exit_: ExitInfo) -> ExitInfo:
+    """Of its batch scheduler, where the exit does not have it."""
+    said = turn.world.batch.pop(token, None)
+    return exit_ if said is None or isinstance(exit_.batch, BatchState) else msgspec.structs.replace(exit_, batch=said)
 
 
 def _writable(turn: Turn, exit_: ExitInfo) -> ExitInfo:
@@ -229,14 +267,20 @@ def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
     if _unwanted(turn, token):
         stopping.remind(turn, token)
         return False
-    if _restarted(turn.world.agent(key), task):
+    if _restarted(turn, task):
         finish(turn, task, ExitInfo(source="lost", detail=RESTARTED))
         return False
     return True
 
 
-def _restarted(view: AgentView, task: Task) -> bool:
-    """Was its machine restarted since it was placed? Then its traces may be lost with what was not yet on the disk."""
+def _restarted(turn: Turn, task: Task) -> bool:
+    """Was its machine restarted since it was placed? Then its traces may be lost with what was not yet on the disk.
+
+    What is given to a batch scheduler has its traces on the nodes, which share a file system: its script starts once at most.
+    """
+    view = turn.world.agent(task.agent_key)
+    if task.agent_key.driver in turn.world.policy.batch:
+        return False
     return task.boot_id is not None and view.boot_id not in ("", task.boot_id)
 
 
@@ -256,4 +300,4 @@ def op_deadline(turn: Turn, token: Token) -> None:
     view = turn.world.agent(task.agent_key)
     if view.phase == "up":
         turn.ask(FindTasks(task.agent_key))
-    turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+    turn.ask(SetTimer(("op", token), _patience(turn, token)))

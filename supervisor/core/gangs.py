@@ -2,8 +2,10 @@
 
 Two phases. First everything is held: its slots (`slots`), then cores, memory, GPUs and ports for every task at once (`rooms`).
 Then, when each of its agents is up and says that nobody listens on these ports, all tasks are placed in one transaction, and
-only then launched: so the lists of hosts are complete before anything starts. What cannot be completed gives everything back
-and waits, with a reason. A hold is a notice, not an event: after a restart everything is held anew.
+only then launched: so the lists of hosts are complete before anything starts. Tasks in containers have all ports to themselves: nobody is
+asked about those. Nor is anybody asked with a batch scheduler, where only its nodes could say, and everything fits (`batch`). What
+cannot be completed gives everything back and waits, with a reason. A hold is a notice, not an event: after a restart everything is
+held anew.
 """
 
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ from ...db.state import Run
 from ...protocol.ids import AgentKey, Token, derived_id, op_id
 from ...protocol.messages import PortsProbed
 from ...protocol.roles import Place
-from . import rooms, tasks
+from . import batch, rooms, tasks
 from .effects import ClearTimer, Probe, SetTimer
 from .rooms import AVOID_SECS, Grant
 from .slots import Ticket
@@ -26,9 +28,14 @@ _SLACK_SECS = 1.0
 def ask(turn: Turn, ticket: Ticket) -> None:
     """It has its slots: now it asks for what its roles need."""
     run = _run(turn, ticket)
-    view = turn.world.agent(turn.world.key_of(run))
+    key = turn.world.key_of(run)
+    if key.driver in turn.world.policy.batch:
+        seed = f"{ticket[0]}/{ticket[1]}/{run.attempt + 1}"
+        granted(turn, [(ticket, batch.places(turn.world.policy, run.spec, key.host, seed))])
+        return
+    view = turn.world.agent(key)
     room = turn.world.room(run.spec.driver)
-    granted(turn, rooms.request(room, ticket, view.queued[ticket], run.spec.roles, turn.now.mono))
+    granted(turn, rooms.request(room, ticket, view.queued[ticket], run.spec.roles, turn.now.mono, run.spec.active_plan))
 
 
 def granted(turn: Turn, grants: Iterable[Grant]) -> None:
@@ -44,9 +51,9 @@ def granted(turn: Turn, grants: Iterable[Grant]) -> None:
 def go_on(turn: Turn, key: AgentKey) -> None:
     """This agent is up and known: gangs that waited for it."""
     for ticket in sorted(turn.world.agent(key).holding):
-        hold = turn.world.holds[ticket]
-        hold.probes.pop(key, None)
-        _advance(turn, ticket)
+        if (hold := turn.world.holds.get(ticket)) is not None:
+            hold.probes.pop(key, None)
+            _advance(turn, ticket)
 
 
 def stand_by(turn: Turn, key: AgentKey) -> None:
@@ -75,23 +82,34 @@ def leave(turn: Turn, key: AgentKey, token: Token) -> None:
         granted(turn, rooms.release(room, (token.jid, token.serial), turn.now.mono, (token.role, token.index)))
 
 
-def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> AgentKey | None:
-    """An agent has looked at its ports. Returns the agent whose queue a run has left, if all of a gang was placed."""
+def elsewhere(turn: Turn, driver: str, host: str) -> None:
+    """This host cannot be asked: gangs that hold something there and are not placed give everything back, and ask for other places."""
+    if driver in turn.world.policy.batch:
+        return  # there is one cluster that it may go to
+    room = turn.world.room(driver)
+    for ticket in sorted(turn.world.holds):
+        hold = turn.world.holds.get(ticket)
+        if hold is None or _run(turn, ticket).spec.driver != driver or not any(p.host == host for p in hold.places):
+            continue
+        _forget(turn, ticket)
+        granted(turn, rooms.again(room, ticket, turn.now.mono))
+
+
+def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
+    """An agent has looked at its ports."""
     holding = turn.world.agent(key).holding
     ticket = next((t for t in holding if turn.world.holds[t].probes.get(key) == said.op_id), None)
     if ticket is None:
-        return None
-    hold, run = turn.world.holds[ticket], _run(turn, ticket)
+        return
+    hold = turn.world.holds[ticket]
     del hold.probes[key]
     own = {port for place in hold.places if place.host == key.host for port in _ports(place)}
     busy = sorted(own & set(said.busy))
     if busy:
         _other_ports(turn, ticket, key, busy)
-        return None
+        return
     hold.free.add(key)
-    if hold.free < _agents(turn, run, hold):
-        return None
-    return _place(turn, ticket, run, hold)
+    _advance(turn, ticket)
 
 
 def deadline(turn: Turn, ticket: Ticket) -> None:
@@ -149,18 +167,22 @@ def _agents(turn: Turn, run: Run, hold: Hold) -> set[AgentKey]:
 
 
 def _advance(turn: Turn, ticket: Ticket) -> None:
-    """Have each of its agents up, and asked about the ports there."""
+    """Have each of its agents up, and asked about the ports there; when all is well, place it."""
     hold, run = turn.world.holds[ticket], _run(turn, ticket)
     for key in sorted(_agents(turn, run, hold) - hold.free):
         view = turn.world.agent(key)
         view.holding.add(ticket)
         if view.phase != "up" or not view.synced:
             turn.need(key)
+        elif key.kind == "container" or key.driver in turn.world.policy.batch:
+            hold.free.add(key)
         elif key not in hold.probes:
             hold.tries += 1
             hold.probes[key] = derived_id(f"{ticket}|{hold.number}|{hold.tries}".encode() + turn.now.entropy, key=b"jobscribe probe")
             ports = sorted(port for place in hold.places if place.host == key.host for port in _ports(place))
             turn.ask(Probe(key, hold.probes[key], tuple(ports)))
+    if not _agents(turn, run, hold) - hold.free:
+        _place(turn, ticket, run, hold)
 
 
 def _other_ports(turn: Turn, ticket: Ticket, key: AgentKey, busy: list[int]) -> None:
@@ -186,15 +208,15 @@ def _forget(turn: Turn, ticket: Ticket) -> None:
             turn.world.agent(key).holding.discard(ticket)
 
 
-def _place(turn: Turn, ticket: Ticket, run: Run, hold: Hold) -> AgentKey:
+def _place(turn: Turn, ticket: Ticket, run: Run, hold: Hold) -> None:
     """Assign all its tasks, durably, then launch them."""
     jid, serial = ticket
     home, number = turn.world.key_of(run), run.attempt + 1
     _forget(turn, ticket)
-    view = turn.world.agent(home)
-    del view.queued[ticket]
-    view.asking.discard(ticket)
-    turn.ask(ClearTimer(("queue", jid, serial)))
+    turn.world.dequeue(home, ticket)
+    turn.shorter[home] = None
+    if not batch.keeps_limit(turn.world.policy, run):
+        turn.ask(ClearTimer(("queue", jid, serial)))
     tokens: dict[AgentKey, list[Token]] = {}
     for place in hold.places:
         key = turn.world.key_at(run.spec, place.host)
@@ -208,4 +230,3 @@ def _place(turn: Turn, ticket: Ticket, run: Run, hold: Hold) -> AgentKey:
         ))
     for key, own in tokens.items():
         tasks.launch(turn, key, own)
-    return home

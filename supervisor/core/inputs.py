@@ -99,15 +99,49 @@ class DriverFailed(msgspec.Struct, frozen=True):
 
 
 class DriverFound(msgspec.Struct, frozen=True):
-    """state: alive, gone or unknown."""
+    """state: alive, gone or unknown. sign_in: it cannot be known before its user has signed in; `detail` says so."""
 
     key: AgentKey
     state: str
     detail: str
+    sign_in: bool = False
+
+
+class SignInNeeded(msgspec.Struct, frozen=True):
+    """Nothing can be done about this agent before its user has signed in.
+
+    attempt: of the start that was asked for; None: it was to be ended.
+    """
+
+    key: AgentKey
+    attempt: int | None
+    sentence: str
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """The user of this agent has signed in: it can be looked for, started and ended."""
+
+    key: AgentKey
 
 
 class DriverStopped(msgspec.Struct, frozen=True):
     key: AgentKey
+
+
+class HostChanged(msgspec.Struct, frozen=True):
+    """A host of a driver with several can be asked, or cannot. A notice: who is told nothing takes it for up."""
+
+    driver: str
+    host: str
+    up: bool
+    detail: str
+
+
+class AgentBusy(msgspec.Struct, frozen=True):
+    """It was to be dismissed, and somebody waits for an answer of it."""
+
+    key: AgentKey
+    epoch: int
 
 
 class TimerFired(msgspec.Struct, frozen=True):
@@ -134,6 +168,10 @@ Input = (
     | DriverFailed
     | DriverFound
     | DriverStopped
+    | SignInNeeded
+    | SignedIn
+    | HostChanged
+    | AgentBusy
     | TimerFired
     | Restarted
 )
@@ -169,7 +207,7 @@ def agent_key(input_: Input) -> AgentKey | None:
     match input_:
         case TimerFired(timer=(_, AgentKey() as key, *_)):
             return key
-        case Submit() | Cancel() | Release() | Purge() | TimerFired() | Restarted():
+        case Submit() | Cancel() | Release() | Purge() | HostChanged() | TimerFired() | Restarted():
             return None
         case _:
             return input_.key

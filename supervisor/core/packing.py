@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 from ...protocol.roles import TaskRole
+from . import subnets
 
 #: What is counted: cores, MiB, GPUs, ports whose number does not matter.
 CPU, MEMORY, GPU, PORT = range(4)
@@ -18,7 +19,11 @@ SEARCHED_TASKS, SEARCH_STEPS = 16, 10_000
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One host of a driver and what runs may have of it. address: what others connect to."""
+    """One host of a driver and what runs may have of it. address: what others connect to.
+
+    subnets: gangs have a network of one host there, and addresses out of these. plans: only runs of users with these plans come here;
+    none: everybody else's.
+    """
 
     host: str
     address: str
@@ -27,6 +32,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     first_port: int = 30_000
     last_port: int = 32_767
+    subnets: str | None = None
+    plans: frozenset[str] = frozenset()
 
     @property
     def ports(self) -> range:
@@ -47,16 +54,20 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Space(msgspec.Struct):
-    """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this gang takes by their number."""
+    """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this gang takes by their number.
+
+    full: no addresses are left for the network of another gang.
+    """
 
     node: Node
     free: list[int]
     held: Container[int] = ()
     avoided: Container[int] = ()
     fixed: frozenset[int] = frozenset()
+    full: bool = False
 
     def copy(self) -> "Space":
-        return Space(self.node, self.free.copy(), self.held, self.avoided, self.fixed)
+        return Space(self.node, self.free.copy(), self.held, self.avoided, self.fixed, self.full)
 
     def has(self, port: int) -> bool:
         return port not in self.held and port not in self.avoided and port not in self.fixed
@@ -111,6 +122,21 @@ def pack(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
         if stuck is None:
             return seating
     return _search(needs, spaces)
+
+
+def seat(needs: Sequence[Need], spaces: Sequence[Space], among: Sequence[int]) -> Seating | None:
+    """As `pack`, with those of the nodes alone that are numbered; where gangs have a network of one host, all tasks on one of these."""
+    for at in sorted(among, key=lambda at: (not asked(needs, GPU) and spaces[at].free[GPU] > 0, at)):
+        if spaces[at].node.subnets is not None and alone(needs, spaces[at]):
+            return [[at] * need.tasks for need in needs]
+    wide = [at for at in among if spaces[at].node.subnets is None]
+    found = pack(needs, [spaces[at] for at in wide]) if wide else None
+    return None if found is None else [[wide[n] for n in seats] for seats in found]
+
+
+def alone(needs: Sequence[Need], space: Space) -> bool:
+    """Is there room for all of it on this node, in a network of that host?"""
+    return not space.full and sum(n.tasks for n in needs) <= subnets.MEMBERS and pack(needs, [space]) is not None
 
 
 def stuck(needs: Sequence[Need], spaces: Sequence[Space]) -> Stuck | None:

@@ -15,24 +15,33 @@ from ...db.events import TaskPlaced
 from ...db.state import Job, Run
 from ...protocol.ids import AgentKey, Token, op_id
 from ...protocol.messages import PortsProbed
-from . import gangs, slots, tasks
+from . import batch, gangs, slots, tasks
 from .effects import ClearTimer
 from .slots import Ticket
-from .world import Turn, dir_pool, pools_of
+from .world import Turn, World, dir_pool, pools_of
 
 ROLE, INDEX = "main", 0
 #: Runs of one agent that ask for slots at once; when half of them have what they want, others follow.
 ASKING = 128
 
 
-def enqueue(turn: Turn, job: Job) -> AgentKey:
-    """A new run waits from now on. Returns the agent it waits for."""
+def enqueue(turn: Turn, job: Job) -> None:
+    """A new run waits from now on, for an agent that is seen to."""
     run = job.run
     assert run is not None
-    key = turn.world.key_of(run)
-    turn.world.agent(key).queued[(job.jid, run.serial)] = turn.world.number()
+    key, number = turn.world.homes.choose(run.spec), turn.world.number()
+    if key is None:
+        turn.world.homes.homeless[job.jid, run.serial] = number
+        return
+    turn.world.enqueue(key, (job.jid, run.serial), number)
     claim_all(turn, key)
-    return key
+    turn.need(key)
+
+
+def waits(world: World, ticket: Ticket, run: Run) -> bool:
+    """Is it in a queue?"""
+    view = world.agents.get(world.key_of(run))
+    return ticket in world.homes.homeless or (view is not None and ticket in view.queued)
 
 
 def up(turn: Turn, key: AgentKey) -> None:
@@ -52,28 +61,40 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
             view.asking.add(ticket)
             run = turn.world.jobs[ticket[0]].run
             assert run is not None and run.serial == ticket[1]
-            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0], run.spec)))
+            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0], run.spec, turn.world.policy.batch)))
 
 
 def withdraw_all(turn: Turn, key: AgentKey) -> None:
     """The agent is away: its queued runs wait outside the pools again."""
+    withdraw(turn, key, turn.world.agent(key).asking)
+    gangs.stand_by(turn, key)
+
+
+def withdraw(turn: Turn, key: AgentKey, tickets: Iterable[Ticket]) -> None:
+    """These do not ask any more."""
     view = turn.world.agent(key)
     # all at once, so that none of them gets what another one of them gives back
-    leaving = sorted(view.asking, key=view.queued.__getitem__, reverse=True)
-    view.asking.clear()
+    leaving = sorted(view.asking.intersection(tickets), key=view.queued.__getitem__, reverse=True)
+    view.asking.difference_update(leaving)
     for ticket in leaving:
-        gangs.drop(turn, ticket)
-    _follow(turn, place(turn, slots.release_all(turn.world.slots, leaving)))
-    gangs.stand_by(turn, key)
+        if ticket in view.queued:  # a gang may have been placed with what another one gave back
+            gangs.drop(turn, ticket)
+    _see_to(turn, place(turn, slots.release_all(turn.world.slots, [t for t in leaving if t in view.queued])))
+
+
+def in_order(turn: Turn, key: AgentKey) -> None:
+    """Others have come to this agent's queue: the oldest of all ask."""
+    view = turn.world.agent(key)
+    view.queued = dict(sorted(view.queued.items(), key=lambda item: item[1]))
+    withdraw(turn, key, view.asking - set(islice(view.queued, ASKING)))
+    claim_all(turn, key)
 
 
 def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
     """A queued run does not want to run any more."""
-    view = turn.world.agent(key)
-    view.queued.pop(ticket, None)
-    view.asking.discard(ticket)
+    turn.world.dequeue(key, ticket)
     _give_back(turn, ticket)
-    _follow(turn, {key})
+    _see_to(turn, {key})
 
 
 def over(turn: Turn, key: AgentKey, token: Token) -> None:
@@ -86,23 +107,31 @@ def over(turn: Turn, key: AgentKey, token: Token) -> None:
 
 def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
     """An agent has looked at the ports of a gang."""
-    home = gangs.probed(turn, key, said)
-    if home is not None:
-        _follow(turn, {home})
+    gangs.probed(turn, key, said)
 
 
 def running(turn: Turn, token: Token) -> None:
     """It started: the run directory may be read from now on."""
+    run = turn.world.jobs[token.jid].run
+    if run is not None and run.serial == token.serial and batch.keeps_limit(turn.world.policy, run):
+        turn.ask(ClearTimer(("queue", token.jid, token.serial)))
     _give_back(turn, (token.jid, token.serial), dir_pool(token.jid))
 
 
 def _give_back(turn: Turn, ticket: Ticket, only: str | None = None) -> None:
     if only is None:
         gangs.drop(turn, ticket)
-    _follow(turn, place(turn, slots.release(turn.world.slots, ticket, only)))
+    _see_to(turn, place(turn, slots.release(turn.world.slots, ticket, only)))
 
 
-def _follow(turn: Turn, keys: Iterable[AgentKey]) -> None:
+def follow(turn: Turn) -> None:
+    """Gangs were placed: others may ask in their place."""
+    keys = list(turn.shorter)
+    turn.shorter.clear()
+    _see_to(turn, keys)
+
+
+def _see_to(turn: Turn, keys: Iterable[AgentKey]) -> None:
     """Fewer runs of these agents ask than did: others may."""
     for key in sorted(keys):
         if len(turn.world.agent(key).asking) <= ASKING // 2:
@@ -127,10 +156,10 @@ def _place_one(turn: Turn, ticket: Ticket, run: Run) -> AgentKey:
     key = turn.world.key_of(run)
     token = Token(jid, serial, run.attempt + 1, ROLE, INDEX)
     view = turn.world.agent(key)
-    view.queued.pop(ticket, None)
-    view.asking.discard(ticket)
+    turn.world.dequeue(key, ticket)
     view.placed.add(token)
-    if run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs:
+    limited = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
+    if limited and not batch.keeps_limit(turn.world.policy, run):
         turn.ask(ClearTimer(("queue", jid, serial)))
     turn.record(jid, TaskPlaced(
         at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run"), boot_id=view.boot_id or None,

@@ -3,25 +3,26 @@
 A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one node. The lowest number goes first, and
 who is first and cannot have everything holds up those behind it, so that a large gang is not starved by small ones. Only who could
 not be placed if nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are given in turn, so
-that one just given back rests; those that a stranger listens on are avoided for a while. Nothing is kept for gangs that are gone.
+that one just given back rests; those that a stranger listens on are avoided for a while. Where gangs have a network of one host, each has a
+block of addresses there. A host that is down gives nothing to anybody new. Nothing is kept for gangs that are gone.
 Functions over plain data: the same calls give the same grants.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
 
 import msgspec
 
 from ...protocol.roles import Place, TaskRole
-from . import packing, shortage
+from . import hosts, packing, shortage, subnets
 from .packing import PORT, Need, Node, Space
 from .shortage import Lack, too_much
 from .slots import Ticket
 
 __all__ = [
     "AVOID_SECS", "Grant", "Lack", "Node", "Room", "Seat",
-    "broken", "keep", "look_again", "next_look", "release", "request", "taken", "too_much", "usage", "wait_of",
+    "again", "broken", "keep", "look_again", "next_look", "release", "request", "taken", "too_much", "usage", "wait_of",
 ]
 
 #: (role, index)
@@ -44,6 +45,9 @@ class Books(msgspec.Struct):
     avoided: dict[int, float] = msgspec.field(default_factory=dict)
     #: where the search for a free port goes on
     next_port: int = 0
+    #: how many tasks have an address of it; and out of which network the blocks are
+    blocks: dict[int, int] = msgspec.field(default_factory=dict)
+    subnets: str | None = None
 
 
 class Claim(msgspec.Struct):
@@ -55,6 +59,8 @@ class Claim(msgspec.Struct):
     kept: bool = False
     #: why it could not be placed even if nothing else ran: then it stands in no queue
     never: str | None = None
+    #: its user's: it may have hosts that are kept for this
+    plan: str | None = None
 
 
 class Room(msgspec.Struct):
@@ -65,18 +71,20 @@ class Room(msgspec.Struct):
     claims: dict[Ticket, Claim] = msgspec.field(default_factory=dict)
     #: (number, ticket) of who waits, lowest first
     queue: list[tuple[int, Ticket]] = msgspec.field(default_factory=list)
+    #: hosts that cannot be asked now
+    down: set[str] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         for n in self.nodes:
-            self.books.setdefault(n.host, Books())
+            self.books.setdefault(n.host, Books(subnets=n.subnets))
 
 
-def request(room: Room, ticket: Ticket, number: int, roles: Sequence[TaskRole], mono: float) -> list[Grant]:
+def request(room: Room, ticket: Ticket, number: int, roles: Sequence[TaskRole], mono: float, plan: str | None = None) -> list[Grant]:
     """Ask for places for all tasks of all roles. Returns who has them now and had not before (this one, or none)."""
     if ticket in room.claims:
         return []
-    never = too_much(room.nodes, roles)
-    room.claims[ticket] = Claim(number, tuple(roles), never=never)
+    never = too_much(room.nodes, roles, plan)
+    room.claims[ticket] = Claim(number, tuple(roles), never=never, plan=plan)
     if never is not None:
         return []
     insort(room.queue, (number, ticket))
@@ -137,15 +145,21 @@ def taken(
         return None, _settle(room, mono)
     if _change_ports(room, claim, ports):
         return tuple(claim.seats.values()), _settle(room, mono)
+    return None, again(room, ticket, mono)
+
+
+def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
+    """A gang gives its places back and waits for others, with its number. Returns who has everything now, this one perhaps."""
+    claim = room.claims[ticket]
     for place in claim.seats.values():
         _book(room, claim, place, -1)
     claim.seats, claim.kept = {}, False
     insort(room.queue, (claim.number, ticket))
-    return None, _settle(room, mono)
+    return _settle(room, mono)
 
 
 def look_again(room: Room, mono: float) -> list[Grant]:
-    """Time has passed: ports that were avoided may be free. Returns who has everything now."""
+    """Time has passed: ports that were avoided may be free; or a host is up again. Returns who has everything now."""
     return _settle(room, mono)
 
 
@@ -163,7 +177,8 @@ def wait_of(room: Room, ticket: Ticket) -> Lack | None:
         return Lack("insufficient", 0, f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}")
     if ahead := bisect_left(room.queue, (claim.number, ticket)):
         return shortage.behind(ahead)
-    return shortage.lack(packing.needs_of(claim.roles), _spaces(room))
+    spaces = _spaces(room)
+    return shortage.lack(packing.needs_of(claim.roles), [spaces[at] for at in _open(room, claim.plan)])
 
 
 def usage(room: Room) -> list[dict[str, object]]:
@@ -183,14 +198,15 @@ def broken(room: Room) -> list[str]:
         out.append("the queue is out of order")
     for node in room.nodes:
         out.extend(f"{node.host}: {wrong}" for wrong in _wrong_books(room, node))
-    if room.queue and not out and _plan(room, room.claims[room.queue[0][1]].roles) is not None:
+    if room.queue and not out and _plan(room, room.claims[room.queue[0][1]]) is not None:
         out.append(f"there is room for {room.queue[0][1]}, and it waits")
     return out
 
 
 def _wrong_books(room: Room, node: Node) -> list[str]:
-    seen, books = Books(), room.books[node.host]
+    seen, books = Books(subnets=node.subnets), room.books[node.host]
     kept = False
+    owners: dict[int, Ticket] = {}
     out: list[str] = []
     for ticket, claim in room.claims.items():
         asked = {(r.name, i): r for r in claim.roles for i in range(r.tasks)}
@@ -199,7 +215,10 @@ def _wrong_books(room: Room, node: Node) -> list[str]:
             if place.host == node.host and seat in asked:
                 _add(seen, asked[seat], place, 1)
                 kept = kept or claim.kept
-    if (seen.cpu, seen.memory_mb, seen.gpus, seen.ports) != (books.cpu, books.memory_mb, books.gpus, books.ports):
+                block = None if node.subnets is None else subnets.block_of(node.subnets, place.address)
+                if block is not None and owners.setdefault(block, ticket) != ticket:
+                    out.append(f"{ticket} and {owners[block]} have addresses of one network")
+    if any(getattr(seen, what) != getattr(books, what) for what in ("cpu", "memory_mb", "gpus", "ports", "blocks")):
         out.append("the books differ from what the gangs hold")
     if kept:
         return out
@@ -220,7 +239,7 @@ def _settle(room: Room, mono: float) -> list[Grant]:
     while room.queue:
         _, ticket = room.queue[0]
         claim = room.claims[ticket]
-        plan = _plan(room, claim.roles)
+        plan = _plan(room, claim)
         if plan is None:
             break
         del room.queue[0]
@@ -250,21 +269,28 @@ def _spaces(room: Room) -> list[Space]:
         b = room.books[n.host]
         ports = len(n.ports) - sum(p in n.ports for p in b.ports) - sum(p in n.ports and p not in b.ports for p in b.avoided)
         free = [n.cpu - b.cpu, n.memory_mb - b.memory_mb, sum(g not in b.gpus for g in n.gpus), ports]
-        out.append(Space(n, [max(0, f) for f in free], b.ports, b.avoided))
+        full = n.subnets is not None and subnets.free_block(n.subnets, b.blocks) is None
+        out.append(Space(n, [max(0, f) for f in free], b.ports, b.avoided, full=full))
     return out
 
 
-def _plan(room: Room, roles: Sequence[TaskRole]) -> tuple[tuple[Need, ...], packing.Seating] | None:
-    needs = packing.needs_of(roles)
-    if _hopeless(room, needs):
+def _open(room: Room, plan: str | None) -> list[int]:
+    """The nodes that may be given to somebody with this plan now."""
+    may = {n.host for n in hosts.allowed(room.nodes, plan)} - room.down
+    return [at for at, n in enumerate(room.nodes) if n.host in may]
+
+
+def _plan(room: Room, claim: Claim) -> tuple[tuple[Need, ...], packing.Seating] | None:
+    needs, among = packing.needs_of(claim.roles), _open(room, claim.plan)
+    if _hopeless(room, needs, among):
         return None
-    seating = packing.pack(needs, _spaces(room))
+    seating = packing.seat(needs, _spaces(room), among)
     return None if seating is None else (needs, seating)
 
 
-def _hopeless(room: Room, needs: Sequence[Need]) -> bool:
+def _hopeless(room: Room, needs: Sequence[Need], among: Sequence[int]) -> bool:
     """Is less free on all nodes together than is asked for? It is soon said, and this is asked whenever somebody gives something back."""
-    books = [(n, room.books[n.host]) for n in room.nodes]
+    books = [(n, room.books[n.host]) for n in (room.nodes[at] for at in among)]
     free = (
         sum(max(0, n.cpu - b.cpu) for n, b in books), sum(max(0, n.memory_mb - b.memory_mb) for n, b in books),
         sum(len(n.gpus) for n, _ in books), sum(len(n.ports) for n, _ in books),
@@ -282,6 +308,7 @@ def _places(room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seatin
             fixed[at].update(need.fixed)
     numbers = [iter(_next_ports(n, room.books[n.host], count[at], fixed[at])) for at, n in enumerate(room.nodes)]
     gpus = [iter([g for g in n.gpus if g not in room.books[n.host].gpus]) for n in room.nodes]
+    addresses = [_addresses(n, room.books[n.host]) for n in room.nodes]
     out = []
     for role, seats in zip(roles, seating, strict=True):
         labels = role.all_ports()
@@ -289,9 +316,18 @@ def _places(room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seatin
             ports = {p.label: tuple(range(p.begin, p.begin + p.count) if p.begin else sorted(islice(numbers[at], p.count))) for p in labels}
             node = room.nodes[at]
             out.append(Place(
-                role=role.name, index=index, host=node.host, address=node.address, ports=ports, gpus=tuple(islice(gpus[at], role.gpu)),
+                role=role.name, index=index, host=node.host, address=next(addresses[at]), ports=ports,
+                gpus=tuple(islice(gpus[at], role.gpu)),
             ))
     return tuple(out)
+
+
+def _addresses(node: Node, books: Books) -> Iterator[str]:
+    """Of the tasks of one gang on this node, in their order."""
+    block = subnets.free_block(node.subnets, books.blocks)
+    if node.subnets is None or block is None:
+        return repeat(node.address)
+    return (subnets.address(node.subnets, block, n) for n in range(subnets.MEMBERS))
 
 
 def _next_ports(node: Node, books: Books, count: int, but: Iterable[int] = ()) -> list[int]:
@@ -348,6 +384,11 @@ def _add(books: Books, role: TaskRole, place: Place, sign: int) -> None:
             del books.gpus[g]
         else:
             books.gpus[g] = n
+    block = None if books.subnets is None else subnets.block_of(books.subnets, place.address)
+    if block is not None:
+        books.blocks[block] = books.blocks.get(block, 0) + sign
+        if not books.blocks[block]:
+            del books.blocks[block]
     for p in (n for numbers in place.ports.values() for n in numbers):
         if not (n := books.ports.get(p, 0) + sign):
             del books.ports[p]

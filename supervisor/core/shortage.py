@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from ...protocol.roles import FIRST_PORT, LAST_PORT, TaskRole
-from . import packing
+from . import hosts, packing, subnets
 from .packing import CPU, GPU, MEMORY, PORT, Need, Node, Space, Stuck
 
 #: Hosts that a sentence names, before it says how many more there are.
@@ -40,6 +40,8 @@ def lack(needs: Sequence[Need], spaces: Sequence[Space]) -> Lack:
     if short:
         return Lack("insufficient", 0, "; ".join(_too_little(needs, spaces, what) for what in short))
     stuck = packing.stuck(needs, spaces)
+    if spaces and all(s.node.subnets is not None for s in spaces) and (stuck is None or len(spaces) > 1):
+        return Lack("fragmented", 0, _one_network(needs, spaces, "has room for all of them now"))
     if stuck is None:
         return Lack("fragmented", 0, f"no way was found yet to share its {_tasks(needs)} tasks out among the hosts")
     if packing.pack(packing.without_ports(needs), spaces) is not None:
@@ -47,12 +49,15 @@ def lack(needs: Sequence[Need], spaces: Sequence[Space]) -> Lack:
     return Lack("fragmented", 0, _scattered(stuck, _tasks(needs)))
 
 
-def too_much(nodes: Sequence[Node], roles: Sequence[TaskRole]) -> str | None:
-    """Why these roles could not be placed even if nothing else ran; None: they could."""
-    wrong = _wrong_ports(roles)
+def too_much(nodes: Sequence[Node], roles: Sequence[TaskRole], plan: str | None = None) -> str | None:
+    """Why these roles could not be placed even if nothing else ran, with every host up; None: they could."""
+    wrong, all_ = _wrong_ports(roles), nodes
+    nodes = hosts.allowed(nodes, plan)
     if wrong or not nodes:
-        return wrong or "there is no host where tasks may run"
+        return wrong or (no_host(plan) if all_ else "there is no host where tasks may run")
     needs, spaces = packing.needs_of(roles), packing.empty(nodes)
+    if packing.seat(needs, spaces, range(len(nodes))) is not None:
+        return None
     for need in needs:
         if one := _task_too_large(need, spaces):
             return one
@@ -61,8 +66,27 @@ def too_much(nodes: Sequence[Node], roles: Sequence[TaskRole]) -> str | None:
             return _gang_too_large(needs, spaces, what)
     if crowd := _same_port_too_often(needs, spaces):
         return crowd
-    stuck = None if packing.pack(needs, spaces) is not None else packing.stuck(needs, spaces)
+    if any(n.subnets is not None for n in nodes) and len(nodes) > 1:
+        return _one_network(needs, spaces, "has room for all of them, even if nothing else runs")
+    if _tasks(needs) > subnets.MEMBERS or packing.pack(needs, spaces) is not None:
+        return f"its {_tasks(needs)} tasks share a network of one host, which has addresses for {subnets.MEMBERS}"
+    stuck = packing.stuck(needs, spaces)
     return None if stuck is None else f"if nothing else ran, {_scattered(stuck, _tasks(needs))}"
+
+
+def no_host(plan: str | None) -> str:
+    """Every host is kept for somebody."""
+    whose = "users without a plan" if plan is None else f"users with the plan {plan!r}"
+    return f"there is no host for {whose}: all are kept for those with others"
+
+
+def _one_network(needs: Sequence[Need], spaces: Sequence[Space], what: str) -> str:
+    """Enough is there, but not on one host."""
+    asks = [_who_asks(needs, what_) for what_ in (CPU, MEMORY, GPU) if packing.asked(needs, what_) > _best(spaces, what_).free[what_]]
+    full = " (all networks for gangs are in use there)" if all(s.full for s in spaces) else ""
+    best = [f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if packing.asked(needs, w))}" for s in spaces]
+    asked = f"; {asks[0]}" if asks else ""
+    return f"its tasks share a network of one host, and no host {what}{full}{asked} ({_first_few(best)})"
 
 
 def amount(what: int, n: int) -> str:

@@ -1,14 +1,18 @@
 """What people are told about a run: the status reply and the one sentence that says why it waits. Pure."""
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from ...db.projection import roles, usage
 from ...db.state import Job, PastRun, Run
+from ...protocol.ids import AgentKey
 from ...protocol.status import ACTIVE, PENDING
-from . import rooms, slots
+from . import batch, batch_status, hosts, rooms, shortage, slots
+from .hosts import HostPlace
 from .inputs import Now
+from .rooms import Node
 from .slots import Ticket, Wait
 from .stopping import canceled_after
 from .world import AgentView, World, owner
@@ -43,6 +47,8 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run)
     if run.live_tasks:
         waits, sentence = _with_tasks(run) or (waits, sentence)
+        if run.spec.driver in world.policy.batch:
+            sentence = _on_cluster(world, run, waits, sentence)
     if sentence is not None and store_fails_since is not None:
         sentence += f"; nothing can begin or end: the event store cannot be written{_since(store_fails_since)}"
     exit_, diagnosis = run.exit, run.diagnosis
@@ -58,12 +64,25 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         "attempt": run.attempt, "runDir": run.run_dir, "position": position, "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
     }
+    said = batch_status.last_word(world, run)
+    if said is not None:
+        reply["batch"] = msgspec.to_builtins(said)
+    to = batch_status.sign_in_to(world, run)
+    if to is not None:
+        reply["signInTo"] = to
     if run.status in ACTIVE:
         reply["nextRequest"] = {
             "computeJobHash": run.spec.compute_job_hash, "computeJobSerial": run.serial, "computeJobStart": run.started_at,
             "simulationId": run.spec.simulation_id, "simulationType": run.spec.simulation_type, "report": run.spec.compute_model,
         }
     return reply
+
+
+def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None) -> str | None:
+    """What else there is to say of one that a batch scheduler has."""
+    if waits is None:
+        return batch_status.running(world, run)
+    return f"{sentence}{batch_status.doubts(world, run)}" if waits == "stopping" else sentence
 
 
 def _past(job: Job, past: PastRun) -> dict[str, Any]:
@@ -77,13 +96,18 @@ def _past(job: Job, past: PastRun) -> dict[str, Any]:
 
 
 def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
-    """(known, since): false while a live task's agent is not there to be asked, or what it said is not durable yet."""
+    """(known, since): false while a live task's agent is not there to be asked, or what it said is not durable yet.
+
+    Nor is it known what becomes of a task whose batch scheduler does not answer.
+    """
     for task in run.live_tasks:
         if task.held is not None:
             continue
-        view = world.agents.get(task.agent_key)
+        view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
         if view is None or view.phase != "up" or not view.synced:
-            return False, view.unknown_since if view else None
+            return False, min((at for at in (view.unknown_since if view else None, dark) if at is not None), default=None)
+        if dark is not None:
+            return False, dark
         if view.news.get(job.jid, 0) > job.version:
             return False, view.news_since
     return True, None
@@ -92,8 +116,13 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
 def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     """(queueState, sentence with numbers) of a pending run."""
     ticket = (job.jid, run.serial)
+    queued = run.spec.driver in world.policy.batch
     if run.live_tasks:
-        return "starting", "its agent was asked to start it"
+        return batch_status.queued(world, run) if queued else ("starting", "its agent was asked to start it")
+    if ticket in world.homes.homeless and queued:
+        return "no_host", f"{batch.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled"
+    if ticket in world.homes.homeless:
+        return "no_host", shortage.no_host(run.spec.active_plan)
     if run.waits_for:
         named, count = run.waits_for[0].compute_jid, len(run.waits_for)
         return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
@@ -103,6 +132,12 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
         at = run.retry.at + run.retry.delay_secs
         return "retry_wait", f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}"
     if view is None or view.phase != "up" or not view.synced:
+        if (key.driver, key.host) in world.homes.down:
+            return "host_down", f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}" + _before_it(view, ticket)
+        if view is not None and view.phase == "signed_out":
+            return "sign_in", batch_status.sign_in(view, key) + _before_it(view, ticket)
+        if view is not None and view.phase == "crowded":
+            return "agent_memory", _memory_sentence(world, key) + _before_it(view, ticket)
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
     wait = slots.wait_of(world.slots, ticket)
     if wait is not None:
@@ -145,10 +180,32 @@ def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
         if away:
             return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
         return "ports", "it has everything it asks for; its agent looks whether its ports are free"
-    lack = rooms.wait_of(world.room(run.spec.driver), ticket)
+    room = world.room(run.spec.driver)
+    lack = rooms.wait_of(room, ticket)
     if lack is not None:
-        return "ports" if lack.code == "ports" else "resources", lack.sentence
+        down, all_ = _down(world, run, room.nodes), {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)}
+        if down and all_ <= room.down:
+            return "host_down", f"no host can be asked: {down}"
+        return "ports" if lack.code == "ports" else "resources", lack.sentence + (f"; {down}" if down else "")
     return "starting", "it is being placed"
+
+
+def _down(world: World, run: Run, places: Sequence[HostPlace] | Sequence[Node]) -> str:
+    """Which of the hosts that it may go to cannot be asked, why, and since when."""
+    driver, down = run.spec.driver, world.homes.down
+    may = [p.host for p in hosts.allowed(places, run.spec.active_plan) if (driver, p.host) in down]
+    told = [f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})" for h in may[: shortage.NAMED_HOSTS]]
+    return "; ".join(told) + (f"; and {len(may) - len(told)} more are" if len(may) > len(told) else "")
+
+
+def _memory_sentence(world: World, key: AgentKey) -> str:
+    """No agent can be started on its host."""
+    agents, used = world.homes.used(key)
+    place = world.policy.place(key.driver, key.host)
+    there = f"{used} of {place.memory_mb if place is not None else 0} MiB"
+    by = f"{agents} agent" if agents == 1 else f"{agents} agents"
+    needs = f"its agent needs {world.homes.mb(key)} MiB"
+    return f"the memory of host {key.host} is used by {by} ({there}), and {needs}: it waits until one is gone"
 
 
 def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
@@ -160,7 +217,8 @@ def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
         "starting": f"its agent {starting}, {tries}",
         "finding": "its agent is being looked for", "absent": "its agent is not there yet",
         "away": "its agent lives but is not connected", "stopping": f"its agent did not connect and is being ended, {tries}",
-        "up": "its agent is telling what it runs",
+        "up": "its agent is telling what it runs", "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
     return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
@@ -199,7 +257,11 @@ def _slot_sentence(world: World, job: Job, wait: Wait) -> tuple[str, str]:
         case "cpu":
             mine = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
             held = f": {mine} runs of this user and {len(wait.holders) - mine} of others have them{since}"
-            return "cpu_slot", f"waiting for CPU resources{held} ({numbers})"
+            _, driver, _, host = wait.pool.split("/")
+            if driver in world.policy.batch:
+                return "cpu_slot", f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers})"
+            where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
+            return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers})"
         case _:
             ended = max((p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None), default=None)
             return "run_dir", "waiting for the earlier run of this simulation to be ended" + _since(ended)

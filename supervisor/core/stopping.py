@@ -11,7 +11,7 @@ from ...db.store import Receipt
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.status import CANCELED
-from . import attempts, dependencies, placement, tasks
+from . import attempts, batch, dependencies, placement, tasks
 from .effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from .inputs import Cancel, cancel_receipt
 from .tasks import REMIND_SECS
@@ -43,7 +43,7 @@ def cancel(turn: Turn, input_: Cancel) -> None:
 def queue_limit(turn: Turn, jid: str, serial: int) -> None:
     """It waited too long."""
     run = _live(turn, jid, serial)
-    if run is not None and not run.attempts:
+    if run is not None and (not run.attempts or batch.in_its_queue(turn.world.policy, run)):
         _stop(turn, run, jid, "queueLimit", by="supervisor")
 
 
@@ -111,9 +111,12 @@ def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "
 def arm(turn: Turn, job: Job) -> None:
     """Set the timers that a job in this state needs."""
     run = job.run
-    if run is None or not run.active or run.attempts:
+    if run is None or not run.active:
         return
     limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
+    if run.attempts:
+        # in the queue of its batch scheduler its own limit counts on, until it runs
+        limit = run.spec.queue_limit_secs if batch.in_its_queue(turn.world.policy, run) else None
     if limit is not None:
         passed = turn.passed(run.queued_at, run.queued_mono, run.queued_boot_id)
         turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - passed)))

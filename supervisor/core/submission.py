@@ -16,9 +16,10 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
 from ...protocol.requests import RunSimulation, RunSpec
 from ...protocol.status import COMPLETED
-from . import agency, dependencies, placement, rooms, stopping
+from . import batch, dependencies, hosts, placement, rooms, shortage, stopping
 from .effects import ReplyStatus
 from .inputs import Submit
+from .policy import Policy
 from .world import Turn, owner
 
 
@@ -38,7 +39,9 @@ def submit(turn: Turn, input_: Submit) -> None:
         turn.ask(ReplyStatus(input_.handle, jid, run.serial))
         _receipt(turn, request.req_id, jid, run.serial)
         return
-    lack = rooms.too_much(turn.world.room(spec.driver).nodes, spec.roles) if spec.roles else None
+    if spec.driver in turn.world.policy.batch and batch.cluster(turn.world.policy, spec) is None:
+        raise Refusal("batchRefused", batch.unknown(turn.world.policy, spec))
+    lack = _too_much(turn.world.policy, spec)
     if lack is not None:
         raise Refusal("resourceExceeded", lack)
     waits = dependencies.accepted(turn, spec, jid)
@@ -54,8 +57,18 @@ def submit(turn: Turn, input_: Submit) -> None:
     if waits:
         dependencies.wait(turn, (jid, serial), waits)
         return
-    key = placement.enqueue(turn, job)
-    agency.ensure(turn, key)
+    placement.enqueue(turn, job)
+
+
+def _too_much(policy: Policy, spec: RunSpec) -> str | None:
+    """Why it could never be placed, even if nothing else ran."""
+    if not hosts.allowed(policy.hosts(spec.driver), spec.active_plan):
+        return shortage.no_host(spec.active_plan)
+    if not spec.roles:
+        return None
+    if spec.driver in policy.batch:
+        return batch.too_large(spec)
+    return rooms.too_much(policy.nodes.get(spec.driver, ()), spec.roles, spec.active_plan)
 
 
 def _reply_known(turn: Turn, input_: Submit, jid: str) -> None:

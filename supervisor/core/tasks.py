@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from ...db.state import Run, Stop
 from ...protocol import task_env
+from ...protocol.batch import Wishes
 from ...protocol.codec import MAX_KEYS
 from ...protocol.ids import AgentKey, Token
-from ...protocol.messages import AppInput, Shared, TaskRun, TaskSpec
+from ...protocol.messages import AppInput, Box, Shared, TaskRun, TaskSpec
 from ...protocol.roles import Place, TaskRole
+from . import batch, subnets
 from .effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from .world import Turn
 
@@ -29,7 +33,7 @@ def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
         if run.spec.roles:
             gangs.setdefault((token.jid, token.serial, token.attempt), []).append(token)
         else:
-            turn.ask(LaunchTask(key, token, _plain(turn, run)))
+            turn.ask(LaunchTask(key, token, _plain(turn, run, key)))
         turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
     for (jid, _, number), members in gangs.items():
         run = turn.world.jobs[jid].run
@@ -37,13 +41,18 @@ def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
         _gang(turn, key, run, number, members)
 
 
-def _plain(turn: Turn, run: Run) -> TaskSpec:
+def _plain(turn: Turn, run: Run, key: AgentKey) -> TaskSpec:
     spec = run.spec
     app = None if spec.data is None else AppInput(simulation_type=spec.simulation_type, compute_model=spec.compute_model, data=spec.data)
     return TaskSpec(
         command=spec.command, app=app, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
-        time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
+        time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes, batch=_wishes(turn, run, key.host),
     )
+
+
+def _wishes(turn: Turn, run: Run, host: str) -> Wishes | msgspec.UnsetType:
+    """What its batch scheduler is asked for, if it has one."""
+    return batch.wishes(run.spec, host) if run.spec.driver in turn.world.policy.batch else msgspec.UNSET
 
 
 def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
@@ -53,7 +62,8 @@ def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Tok
         task = run.find(token)
         assert task is not None
         runs.append(TaskRun(op_id=task.op_id, token=token, spec=_member(turn, run, token, roles[token.role], task.place)))
-    for together in _messages(shared, runs):
+    # what a batch scheduler starts together must come to it together, however much that is (`batch.too_large`)
+    for together in [tuple(runs)] if key.driver in turn.world.policy.batch else _messages(shared, runs):
         turn.ask(LaunchGang(key, shared, together))
 
 
@@ -69,16 +79,16 @@ def _shared(turn: Turn, run: Run, jid: str, number: int) -> Shared:
 def _messages(shared: Shared, runs: Sequence[TaskRun]) -> Iterator[tuple[TaskRun, ...]]:
     """As many of them at a time as fit into one message."""
     own = len(shared.job) + _chars(shared.env)
-    batch: list[TaskRun] = []
+    together: list[TaskRun] = []
     chars, names = own, len(shared.env)
     for run in runs:
         size, more = _chars(run.spec.env) + sum(map(len, run.spec.command)), len(run.spec.env) + _OTHER_NAMES
-        if batch and (len(batch) == AT_ONCE or chars + size > MESSAGE_CHARS or names + more > MESSAGE_NAMES):
-            yield tuple(batch)
-            batch, chars, names = [], own, len(shared.env)
-        batch.append(run)
+        if together and (len(together) == AT_ONCE or chars + size > MESSAGE_CHARS or names + more > MESSAGE_NAMES):
+            yield tuple(together)
+            together, chars, names = [], own, len(shared.env)
+        together.append(run)
         chars, names = chars + size, names + more
-    yield tuple(batch)
+    yield tuple(together)
 
 
 def _chars(env: Mapping[str, str]) -> int:
@@ -88,11 +98,27 @@ def _chars(env: Mapping[str, str]) -> int:
 def _member(turn: Turn, run: Run, token: Token, role: TaskRole, place: Place) -> TaskSpec:
     spec = run.spec
     directory = task_dir(run.run_dir, role.name, place.index)
+    box = _box(turn, run, role, place) if spec.driver in turn.world.policy.containers else None
+    queued = spec.driver in turn.world.policy.batch
     own = task_env.own(spec, token.jid, run.serial, token.attempt, place)
     return TaskSpec(
         command=role.command, run_dir=directory, env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory}, wrap=spec.wrap,
         time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
-        memory_bytes=role.memory_mb * 2**20, ports=tuple(sorted(port for ports in place.ports.values() for port in ports)),
+        memory_bytes=role.memory_mb * 2**20 if box is None else None,
+        # whether somebody listens there, only its node could say
+        ports=tuple(sorted(port for ports in place.ports.values() for port in ports)) if box is None and not queued else (),
+        batch=_wishes(turn, run, place.host),
+        box=msgspec.UNSET if box is None else box,
+    )
+
+
+def _box(turn: Turn, run: Run, role: TaskRole, place: Place) -> Box:
+    """The container of one task. Where its gang has a network of its host, its address is out of that."""
+    nodes = turn.world.room(run.spec.driver).nodes
+    subnet = None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
+    return Box(
+        image=role.image, cpu=role.cpu, memory_mb=role.memory_mb, shm_mb=role.shm_mb, gpus=place.gpus,
+        address=None if subnet is None else place.address, subnet=subnet, volumes=role.volumes, keep=run.spec.debug_secs is not None,
     )
 
 

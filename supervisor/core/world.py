@@ -6,7 +6,8 @@ release can place many runs, each on top of the last; a failed commit throws the
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,57 +17,29 @@ from ...db.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ...db.job import evolve
 from ...db.state import AgentRecord, Job, PastRun, Run, Task
 from ...db.store import Receipt, Write
-from ...protocol.diagnosis import Table
+from ...protocol.batch import BatchState
 from ...protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
 from ...protocol.messages import Execution, Shared
 from ...protocol.requests import RunSpec
 from ...protocol.roles import After, Place
-from . import rooms, slots, tallies
+from . import batch, rooms, slots, tallies
 from .effects import Effect
+from .homes import Homes, cpu_pool
+from .hosts import Outages
+from .policy import Policy as Policy
 from .inputs import Now
-from .rooms import Node, Room
+from .rooms import Room
 from .slots import Slots, Ticket
 from .tallies import Tallies
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and deadlines (seconds). cpu_slots: per (driver, kind). hosts: where a driver's agents live.
-
-    nodes: per driver, what there is for runs with roles. exits: what exits mean.
-    """
-
-    cpu_slots: dict[tuple[str, str], int] = {}
-    op_run_slots: dict[tuple[str, str], int] = {}
-    hosts: dict[str, str] = msgspec.field(default_factory=lambda: {"local": "localhost"})
-    nodes: dict[str, tuple[Node, ...]] = {}
-    exits: Table = Table()
-    #: what is held for a gang is given back when it could not be started within this time, and is asked for again later
-    hold_secs: float = 60.0
-    hold_again_secs: float = 30.0
-    #: a failed task may be kept so long
-    debug_secs: float = 604_800.0
-    agent_start_secs: float = 10.0
-    agent_start_tries: int = 3
-    #: so many calls may wait for one agent to be up
-    agent_wanted: int = 256
-    #: runs of users with these plans are never purged
-    kept_plans: frozenset[str] = frozenset()
-    #: after an agent's connection ended: look for it at once, then after this long, again and again
-    agent_return_secs: float = 3.0
-    op_reply_secs: float = 30.0
-    #: the time limit is enforced where the job runs; the supervisor steps in so long after that
-    limit_slack_secs: float = 5.0
-    time_limit_secs: float | None = None
-    queue_limit_secs: float | None = None
-    #: the log was set back: lower serials may have been used in what it has lost
-    serial_floor: int = 0
 
 
 class AgentView(msgspec.Struct, kw_only=True):
     """One agent key: its record (durable) and where it stands (a notice).
 
     phase: `absent` (nobody looked), `finding`, `starting`, `away` (alive by its driver's word, not connected), `stopping`,
-    `up`. Only an `up` agent whose first snapshot is complete (`synced`) is believed and given work.
+    `up`, `leaving` (nobody needed it, and it was asked to go), `crowded` (its host has no memory left to start it), `signed_out` (nothing
+    can be done about it before its user has signed in). Only an `up` agent whose first snapshot is complete (`synced`) is believed and
+    given work.
     """
 
     record: AgentRecord
@@ -102,6 +75,20 @@ class AgentView(msgspec.Struct, kw_only=True):
     wanted: list[int] = msgspec.field(default_factory=list)
     #: gangs that hold something here and have not been placed yet
     holding: set[Ticket] = msgspec.field(default_factory=set)
+    #: up and not needed, with a timer; and when it was needed or asked for last, on the monotonic clock
+    idle: bool = False
+    used: float = 0.0
+    #: it was to go and did not, because somebody waited for an answer of it: it is left alone for a moment
+    busy: bool = False
+
+    #: why its user has to sign in; and whether that was done since it was last looked for
+    sign_in: str = ""
+    signed_in: bool = False
+
+    @property
+    def there(self) -> bool:
+        """Does it take memory, as far as is known?"""
+        return self.phase not in ("absent", "crowded", "signed_out")
 
     @property
     def needed(self) -> bool:
@@ -127,17 +114,25 @@ class Hold(msgspec.Struct):
 class World:
     """Everything live. Jobs are here while something is owed for them, or while somebody just asked."""
 
-    def __init__(self, policy: Policy, recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key)) -> None:
-        """recall: what the log knows of an agent that is not here."""
+    def __init__(
+        self, policy: Policy, recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key), down: Outages | None = None,
+    ) -> None:
+        """recall: what the log knows of an agent that is not here. down: hosts that cannot be asked now."""
         self.policy = policy
         self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentView] = {}
         #: agents that were looked at since `forget_idle`
         self._looked_at: set[AgentKey] = set()
+        #: and, of those that may become idle, in this decision
+        self.watched: set[AgentKey] = set()
         self.slots = Slots(capacity=self._capacity)
+        self._watches = cache(policy.watches)
+        self.homes = Homes(self, {} if down is None else dict(down))
         #: what runs with roles have of the machines, by driver
-        self.rooms = {driver: Room(nodes=nodes) for driver, nodes in policy.nodes.items()}
+        self.rooms = {
+            driver: Room(nodes=nodes, down={host for at, host in self.homes.down if at == driver}) for driver, nodes in policy.nodes.items()
+        }
         #: gangs on their way from having everything to being placed
         self.holds: dict[Ticket, Hold] = {}
         #: gangs that gave everything back and wait for a moment, with why and until when (wall time)
@@ -148,14 +143,16 @@ class World:
         self.followers: dict[str, dict[int, dict[Ticket, None]]] = {}
         #: monotonic time at which an execution began, as far as its agent has said so
         self.began: dict[Token, float] = {}
+        #: what batch schedulers said last of executions that live
+        self.batch: dict[Token, BatchState] = {}
         self.next_number = 1
 
     def _capacity(self, pool: str) -> int:
         match pool.split("/"):
-            case ["cpu", driver, kind]:
-                return self.policy.cpu_slots.get((driver, kind), 1)
-            case ["op", _, driver, kind, _]:
-                return self.policy.op_run_slots.get((driver, kind), 1)
+            case ["cpu", driver, kind, host]:
+                return self.policy.slots_at(driver, kind, host)
+            case ["op", _, driver, kind, _, *host]:
+                return self.policy.runs_at(driver, kind, host[0] if host else None)
             case ["array", _, at_once]:
                 return int(at_once)
             case _:
@@ -166,22 +163,43 @@ class World:
         if view is None:
             view = self.agents[key] = AgentView(record=self._recall(key))
         self._looked_at.add(key)
+        if self._watches(key.driver):
+            self.watched.add(key)
         return view
 
     def forget_idle(self) -> None:
         """Agents that are not there and that nobody needs are in the log only. To be called when all that was decided is durable."""
         for key in self._looked_at:
             view = self.agents.get(key)
-            if view is not None and view.phase == "absent" and not view.needed:
+            if view is not None and view.phase in ("absent", "signed_out") and not view.needed:
                 del self.agents[key]
         self._looked_at.clear()
 
     def key_of(self, run: Run) -> AgentKey:
-        """The agent it waits for."""
-        return self.key_at(run.spec, self.policy.hosts.get(run.spec.driver, "localhost"))
+        """The agent it waits for, or would wait for."""
+        return self.key_at(run.spec, self.homes.host_of(run))
 
     def key_at(self, spec: RunSpec, host: str) -> AgentKey:
-        return AgentKey(spec.driver, spec.job_run_mode, spec.uid, host)
+        """Who runs it there."""
+        if spec.driver in self.policy.batch:
+            return AgentKey(spec.driver, batch.KIND, spec.uid, host)
+        kind = "container" if spec.roles and spec.driver in self.policy.containers else spec.job_run_mode
+        return AgentKey(spec.driver, kind, spec.uid, host)
+
+    def enqueue(self, key: AgentKey, ticket: Ticket, number: int) -> None:
+        """It waits for this agent, behind all others."""
+        self.agent(key).queued[ticket] = number
+        self.homes.settled(key, ticket)
+
+    def dequeue(self, key: AgentKey, ticket: Ticket) -> int | None:
+        """It does not wait for it any more; the number that it had. None: it did not wait."""
+        self.homes.homeless.pop(ticket, None)
+        view = self.agent(key)
+        view.asking.discard(ticket)
+        number = view.queued.pop(ticket, None)
+        if number is not None:
+            self.homes.left(key, ticket)
+        return number
 
     def room(self, driver: str) -> Room:
         """What there is with this driver; nothing, where it was not said."""
@@ -204,18 +222,19 @@ class World:
         """Take in what the log says of live jobs (with the position of their request, which orders them) and of agents."""
         for record in agents:
             self.agent(record.key).record = record
-        for job, number in sorted(jobs, key=lambda pair: pair[1]):
+        ordered = sorted(jobs, key=lambda pair: pair[1])
+        for job, number in ordered:
             self.jobs[job.jid] = job
             self._restore_job(job, number)
             self.next_number = max(self.next_number, number + 1)
+        # where there is room is known when all that is held is
+        for job, number in ordered:
+            self._restore_queued(job, number)
 
     def _restore_job(self, job: Job, number: int) -> None:
         run = job.run
-        if run is not None and run.waits_for:
-            if run.active:
-                self.wait_for((job.jid, run.serial), run.waits_for)
-        elif run is not None and run.active and not run.live_tasks and run.retry is None:
-            self.agent(self.key_of(run)).queued[(job.jid, run.serial)] = number
+        if run is not None and run.waits_for and run.active:
+            self.wait_for((job.jid, run.serial), run.waits_for)
         for task in job.live_tasks():
             if task.held is None:
                 self.agent(task.agent_key).placed.add(task.token)
@@ -224,6 +243,16 @@ class World:
             by_run.setdefault(task.token.serial, []).append(task)
         for serial, tasks in by_run.items():
             self._restore_holdings(job, (job.jid, serial), number, tasks)
+
+    def _restore_queued(self, job: Job, number: int) -> None:
+        run = job.run
+        if run is None or run.waits_for or not run.active or run.live_tasks or run.retry is not None:
+            return
+        key = self.homes.choose(run.spec)
+        if key is None:
+            self.homes.homeless[job.jid, run.serial] = number
+        else:
+            self.enqueue(key, (job.jid, run.serial), number)
 
     def _restore_holdings(self, job: Job, ticket: Ticket, number: int, tasks: list[Task]) -> None:
         run, key = job.run, tasks[0].agent_key
@@ -234,22 +263,25 @@ class World:
             asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
         self.tallies[ticket] = tallies.of(attempt)
         released = () if all(t.pid is None for t in attempt) else (dir_pool(job.jid),)
-        slots.hold(self.slots, ticket, number, pools_of(key, job.jid, asked), released)
-        if asked.roles:
+        slots.hold(self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released)
+        if asked.roles and key.driver not in self.policy.batch:
             rooms.keep(self.room(key.driver), ticket, asked.roles, tuple(t.place for t in tasks))
 
 
-def pools_of(key: AgentKey, jid: str, asked: RunSpec | PastRun) -> tuple[str, ...]:
+def pools_of(key: AgentKey, jid: str, asked: RunSpec | PastRun, clusters: Container[str] = ()) -> tuple[str, ...]:
     """What a run must hold, in the order in which it is taken: its turn in its array, op slot, run directory, CPU.
 
     Before these comes the job itself, held until nothing of the run is left: the run directory is given back at the start
     already (frames are read while it runs), and a run that is being stopped must not meet its successor there.
-    A run with roles takes no CPU slot: it holds what its roles ask for (`rooms`).
+    A run with roles takes no CPU slot: it holds what its roles ask for (`rooms`). With drivers that are in `clusters` it takes one,
+    which is a place in the queue of its cluster, and each cluster has op slots of its own.
     """
     uid, sid, _ = split_jid(jid)
     array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()
-    cpu = () if asked.roles else (f"cpu/{key.driver}/{key.kind}",)
-    return ("job/" + jid, *array, f"op/run/{key.driver}/{key.kind}/{key.uid}", dir_pool(jid), *cpu)
+    queued = key.driver in clusters
+    cpu = () if asked.roles and not queued else (cpu_pool(key),)
+    op = f"op/run/{key.driver}/{key.kind}/{key.uid}" + (f"/{key.host}" if queued else "")
+    return ("job/" + jid, *array, op, dir_pool(jid), *cpu)
 
 
 def dir_pool(jid: str) -> str:
@@ -268,6 +300,10 @@ class Turn:
         self.touched: dict[str, Job] = {}
         #: agents that somebody has come to need
         self.needed: dict[AgentKey, None] = {}
+        #: agents in whose queue others may ask now
+        self.shorter: dict[AgentKey, None] = {}
+        #: (driver, host) where memory of agents was given back, or may be
+        self.freed: dict[tuple[str, str], None] = {}
         #: what tasks of an attempt (computeJid, serial, attempt) share, where they are launched
         self.shared: dict[tuple[str, int, int], Shared] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
@@ -288,6 +324,16 @@ class Turn:
 
     def ask(self, effect: Effect) -> None:
         self.effects.append(effect)
+
+    def enter(self, view: AgentView, phase: str) -> None:
+        """An agent is somewhere else in its life."""
+        if view.phase == phase:
+            return
+        key, was_there = view.record.key, view.there
+        view.phase, view.since = phase, self.now.wall
+        self.world.homes.present(key, there=view.there)
+        if was_there and not view.there:
+            self.freed[key.driver, key.host] = None
 
     def need(self, key: AgentKey) -> None:
         """See to it that this agent is up or on its way, before this decision is over."""

@@ -16,7 +16,7 @@ from .handler import Handler
 async def call(h: Handler) -> Any:
     request: CallRequest = h.parsed(CallRequest)
     op, h.owner = h.services.calls.new_op(), request.uid
-    h.log_call(API_NAMES[request.job_cmd], about(request), request.uid, op)
+    h.log_call(API_NAMES[request.job_cmd], about(request), request.uid, op, request.compute_jid)
     answering = asyncio.ensure_future(h.services.calls.call(request, op))
     h.on_gone = answering.cancel
     try:
@@ -36,7 +36,7 @@ async def begin_session(h: Handler) -> Any:
 
 async def run_file(h: Handler) -> None:
     request: RunFile = h.parsed(RunFile)
-    h.log_call("runFile", request.compute_jid, request.uid)
+    h.log_call("runFile", request.compute_jid, request.uid, jid=request.compute_jid)
     await send_file(h, await h.services.calls.open_file(request), f"a file of {request.compute_jid}")
 
 

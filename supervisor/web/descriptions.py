@@ -12,11 +12,10 @@ from ...protocol.description import JobDescription, JobRuns, Wait, described, ru
 from ...protocol.errors import CODES, Refusal
 from ...protocol.fields import BadDescription, Problem, element, member
 from ...protocol.ids import derived_id
-from ...protocol.requests import RunDescription, RunMany
+from ...protocol.requests import RunDescription, RunMany, RunSpec
 from ...protocol.status import CANCELED, COMPLETED, ERROR
 from ..core import rooms
 from ..desk import Desk
-from ..requests import check_spec
 from .handler import Handler
 
 MAX_BYTES = 2**20
@@ -33,7 +32,7 @@ async def submit(desk: Desk, request: RunDescription) -> dict[str, Any]:
     """What became of the runs of each job, by its name, durable. Raises Refusal: where anything is wrong nothing is stored."""
     try:
         # a short text may stand for thousands of runs: the loop serves others meanwhile
-        made, warnings = await asyncio.to_thread(_made, request, desk.apps, tuple(desk.drivers))
+        made, warnings = await asyncio.to_thread(_made, request, desk.checked, tuple(desk.drivers))
         if desk.engine.store.receipt(request.uid, f"{request.req_id}.0") is None:
             _check_site(desk, request.uid, made)
     except BadDescription as e:
@@ -45,21 +44,25 @@ async def submit(desk: Desk, request: RunDescription) -> dict[str, Any]:
     return {"state": "ok", "jobs": {job.job.name: list(itertools.islice(left, len(job.specs))) for job in made}, "warnings": warnings}
 
 
-def _made(request: RunDescription, apps: tuple[str, ...], drivers: Collection[str]) -> tuple[tuple[JobRuns, ...], tuple[Problem, ...]]:
+def _made(
+    request: RunDescription, check: Callable[[RunSpec], object], drivers: Collection[str],
+) -> tuple[tuple[JobRuns, ...], tuple[Problem, ...]]:
     """Its runs, each of which may be submitted as it is, and what is doubtful. Raises BadDescription."""
     description = described(request.description)
     made = runs(description, request.uid, _ids(request))
     problems = []
     for job in made:
         path = job.job.path
-        if job.job.driver not in drivers:
+        if job.job.driver and job.job.driver not in drivers:
             there = f"one of {', '.join(drivers)}"
             problems.append(Problem(path=member(path, "driver"), problem=f"there is no driver {job.job.driver!r}", right=there))
+            continue
         for spec in job.specs:
             try:
-                check_spec(spec, apps)
+                check(spec)
             except Refusal as e:
-                problems.append(Problem(path=path, problem=e.sentence, right=CODES[e.code].advice))
+                where = member(path, "batch") if e.code == "batchRefused" else path
+                problems.append(Problem(path=where, problem=e.sentence, right=CODES[e.code].advice))
                 break
     if problems:
         raise BadDescription(problems, description.warnings)
@@ -82,13 +85,18 @@ def _check_site(desk: Desk, uid: str, made: Sequence[JobRuns]) -> None:
     """Has this site what they need: machines, and the jobs of earlier submissions that they wait for? Raises BadDescription."""
     ours = {job.job.name for job in made}
     problems = []
-    for job in (j.job for j in made):
-        nodes = desk.engine.policy.nodes.get(job.driver, ())
-        if job.roles and (lack := rooms.too_much(nodes, job.roles)):
+    for job, plan in ((j.job, j.specs[0].active_plan) for j in made):
+        if job.roles and (lack := _too_much(desk, job, plan)):
             problems.append(Problem(path=member(job.path, "roles"), problem=lack, right="what one of the machines has"))
         problems += [p for n, wait in enumerate(job.after) if wait.job not in ours and (p := _never(desk, uid, job, n, wait))]
     if problems:
         raise BadDescription(problems)
+
+
+def _too_much(desk: Desk, job: JobDescription, plan: str | None) -> str | None:
+    """Why its roles could never have places. What a batch scheduler cannot give was told when its runs were checked."""
+    policy, driver = desk.engine.policy, desk.driver(job.driver)
+    return None if driver in policy.batch else rooms.too_much(policy.nodes.get(driver, ()), job.roles, plan)
 
 
 def _never(desk: Desk, uid: str, job: JobDescription, n: int, wait: Wait) -> Problem | None:

@@ -17,11 +17,16 @@ from ...protocol.ids import short_op
 from ...protocol.redaction import REDACTED
 from ...protocol.requests import RunMany
 from ..calls import Calls
+from ..clusters import ClusterBoard
 from ..desk import Desk
 from ..leases import Leases
 from ..live import Live
+from ..notifying.notifications import Notifications
+from ..prometheus.monitoring import Monitoring
 from ..requests import MAX_BODY, MAX_ONE, parse_body, parse_runs
 from ..samples import Metering
+from ..sign_ins import SignIns
+from ..tracing.lookup import Known
 from ..uploads import Uploads
 from .unsent import STALL_SECS, Unsent
 
@@ -31,7 +36,10 @@ _DROPPED_AT_MOST = 4 * MAX_BODY
 
 
 class Services(NamedTuple):
-    """What handlers may use. secret: of front ends; it signs their pages' tickets, too."""
+    """What handlers may use. secret: of front ends; it signs their pages' tickets, too. sign_ins: where there are clusters.
+
+    known: by what `trace` finds agents and containers. logs_written: returns when all that was logged is in its file (or after a moment).
+    """
 
     desk: Desk
     calls: Calls
@@ -41,6 +49,12 @@ class Services(NamedTuple):
     secret: str
     unsent: Unsent
     metering: Metering
+    monitoring: Monitoring
+    sign_ins: SignIns | None = None
+    clusters: ClusterBoard | None = None
+    notifications: Notifications | None = None
+    known: Known = Known()
+    logs_written: Callable[[], object] = lambda: None
 
 
 class Sink(Protocol):
@@ -56,13 +70,18 @@ class Sink(Protocol):
 
 
 class Route(NamedTuple):
-    """path: a pattern. open: whoever asks, without the secret. sink: where the body of a PUT goes, instead of into memory."""
+    """path: a pattern. open: whoever asks, without the secret. sink: where the body of a PUT goes, instead of into memory.
+
+    monitors: the token of those who monitor is enough. streams: it is answered for as long as somebody reads.
+    """
 
     path: str
     action: Callable[["Handler"], Awaitable[Any]]
     methods: tuple[str, ...] = ("POST",)
     open: bool = False
     sink: Callable[["Handler"], Awaitable[Sink]] | None = None
+    monitors: bool = False
+    streams: bool = False
 
 
 class ServerReq:
@@ -80,7 +99,7 @@ class Handler(tornado.web.RequestHandler):
     """One route: what every answer has in common. A body is taken in only of who has the secret, and not beyond the limit."""
 
     def initialize(self, services: Services, route: Route) -> None:
-        self.services, self._route = services, route
+        self.services, self.route = services, route
         self.desk = services.desk
         self.sink: Sink | None = None
         #: called when the client has gone away before it had its answer
@@ -98,8 +117,8 @@ class Handler(tornado.web.RequestHandler):
             self._authenticate()
         except Refusal as e:
             self._refusal = e
-        if self._refusal is None and self._route.sink is not None and self.request.method == "PUT":
-            return self._open_sink(self._route.sink)
+        if self._refusal is None and self.route.sink is not None and self.request.method == "PUT":
+            return self._open_sink(self.route.sink)
         self._expect_body()
         return None
 
@@ -174,9 +193,9 @@ class Handler(tornado.web.RequestHandler):
         try:
             if self._refusal is not None:
                 raise self._refusal
-            if self.request.method not in self._route.methods:
-                raise Refusal("methodNotAllowed", f"{self.request.path} takes {' or '.join(self._route.methods)}")
-            body = await self._route.action(self)
+            if self.request.method not in self.route.methods:
+                raise Refusal("methodNotAllowed", f"{self.request.path} takes {' or '.join(self.route.methods)}")
+            body = await self.route.action(self)
             if body is not None:
                 self._json(200, body)
         except (Refusal, tornado.web.HTTPError) as e:
@@ -210,9 +229,11 @@ class Handler(tornado.web.RequestHandler):
             self._refuse(Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})"))
 
     def _authenticate(self) -> None:
-        if self._route.open:
+        if self.route.open:
             return
         given = self.request.headers.get("Authorization", "")
+        if self.route.monitors and self.services.monitoring.admits(given):
+            return
         if not hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode()):
             raise Refusal("unauthenticated", "the secret is missing or wrong")
 
@@ -239,6 +260,11 @@ class Handler(tornado.web.RequestHandler):
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
         return parse_body(bytes(self._body), type_, limit)
 
+    def forget_body(self) -> None:
+        """It holds secrets."""
+        self._body[:] = bytes(len(self._body))
+        self._body.clear()
+
     async def parsed_runs(self) -> RunMany:
         return await parse_runs(bytes(self._body))
 
@@ -262,9 +288,9 @@ class Handler(tornado.web.RequestHandler):
         self.desk.log("class=ServerReq content={}", {"api": "api_" + api, **content, "serverSecret": REDACTED}, jid=jid)
         self.desk.log("{}", ServerReq(api, jid), jid=jid)
 
-    def log_call(self, api: str, about: str, uid: str, op: str | None = None) -> None:
-        """One line for a request of which nothing is kept. op: of the call that it leads to."""
+    def log_call(self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None) -> None:
+        """One line for a request of which nothing is kept. op: of the call that it leads to; jid: of the job that it reads."""
         if op is None:
-            self.desk.log("{}", ServerReq(api, about), uid=uid)
+            self.desk.log("{}", ServerReq(api, about), jid=jid, uid=uid)
         else:
-            self.desk.log("{} _Op(analysis, {})", ServerReq(api, about), short_op(op), uid=uid, op=op)
+            self.desk.log("{} _Op(analysis, {})", ServerReq(api, about), short_op(op), jid=jid, uid=uid, op=op)

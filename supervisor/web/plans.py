@@ -5,8 +5,12 @@ from typing import Any
 
 import msgspec
 
+from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
-from ...protocol.requests import RunPlan
+from ...protocol.requests import RunPlan, RunSpec
+from ...protocol.roles import Place
+from ..core import batch
+from ..core.policy import Policy
 from ..planning import plan
 from .handler import Handler
 
@@ -20,4 +24,15 @@ async def run_plan(h: Handler) -> Any:
     run = None if entry is None else entry.job.run
     serial = max(1 if run is None else run.serial + 1, int(h.desk.now().wall), policy.serial_floor)
     run_dir, nodes = h.desk.run_dir(spec), policy.nodes.get(spec.driver, ())
-    return await asyncio.to_thread(lambda: msgspec.json.encode(plan(nodes, spec, run_dir, jid, serial)))
+    places = _on_a_cluster(policy, spec, f"{jid}/{serial}/1") if spec.roles and spec.driver in policy.batch else None
+    return await asyncio.to_thread(lambda: msgspec.json.encode(plan(nodes, spec, run_dir, jid, serial, places)))
+
+
+def _on_a_cluster(policy: Policy, spec: RunSpec, seed: str) -> tuple[Place, ...]:
+    """Nobody knows the nodes yet: addresses are marks. Raises Refusal."""
+    host = batch.cluster(policy, spec)
+    if host is None:
+        raise Refusal("batchRefused", batch.unknown(policy, spec))
+    if sentence := batch.too_large(spec):
+        raise Refusal("resourceExceeded", sentence)
+    return batch.places(policy, spec, host, seed)

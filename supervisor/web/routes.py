@@ -5,7 +5,7 @@ from typing import Any
 import tornado.web
 
 from ...protocol.errors import Refusal
-from . import calls, descriptions, groups, library, plans, runs, usage
+from . import agents, calls, clusters, descriptions, groups, library, monitoring, notify, plans, pool, runs, sign_in, usage
 from .events import events
 from .handler import Handler, Route, Services
 from .live import live
@@ -20,7 +20,7 @@ async def _readyz(h: Handler) -> Any:
         raise Refusal("draining", "the supervisor is stopping")
     if h.desk.engine.paused:
         raise Refusal("storageUnavailable", "the store cannot be written now")
-    return {"state": "ok", "head": h.desk.engine.store.head(), "counters": h.desk.counters.all()}
+    return {"state": "ok", "head": h.desk.engine.store.head()}
 
 
 async def _metrics(h: Handler) -> Any:
@@ -57,9 +57,21 @@ ROUTES = (
     Route("/api/job-story", runs.job_story),
     Route("/api/job-why", runs.job_why),
     Route("/api/trace", runs.trace_id),
-    Route("/api/events", events, ("GET",)),
+    Route("/api/events", events, ("GET",), streams=True),
     Route("/api/metrics", _metrics, ("GET",)),
-    Route("/live", live, ("GET",), open=True),
+    Route("/api/pool", pool.pool, ("GET",)),
+    Route("/api/pool-check", pool.pool_check, ("GET",)),
+    Route("/api/agents", agents.agents),
+    Route("/api/agent-logs", agents.agent_logs),
+    Route("/api/clusters", clusters.clusters),
+    Route("/api/notify", notify.notify, ("GET",)),
+    Route("/api/notify-test", notify.notify_test),
+    Route("/api/notify-retry", notify.notify_retry),
+    Route("/api/sbatch-login", sign_in.sbatch_login),
+    Route("/api/sbatch-login-status", sign_in.sbatch_login_status),
+    Route("/live", live, ("GET",), open=True, streams=True),
+    Route("/metrics", monitoring.metrics, ("GET",), monitors=True),
+    Route("/health", monitoring.health, ("GET",), monitors=True),
     Route("/livez", _livez, ("GET",), open=True),
     Route("/readyz", _readyz, ("GET",), open=True),
     Route("/.*", _nothing, ("GET", "POST", "PUT", "DELETE"), open=True),
@@ -69,4 +81,4 @@ ROUTES = (
 def application(services: Services) -> tornado.web.Application:
     """The API listener."""
     routes = [(route.path, Handler, {"services": services, "route": route}) for route in ROUTES]
-    return tornado.web.Application(routes, log_function=lambda handler: None)
+    return tornado.web.Application(routes, log_function=monitoring.seen)

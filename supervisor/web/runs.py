@@ -7,17 +7,20 @@ from typing import Any
 from ...db.events import job_stream
 from ...db.story import story
 from ...protocol.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
-from ..log_lines import lines
-from ..trace import about, trace
+from ..silence import silence
+from ..tracing.answer import about, lines_told, pulled, trace
+from ..tracing.log_lines import lines
 from .events import told
 from .handler import Handler
+from .sign_in import beside
 
 
 async def run_simulation(h: Handler) -> Any:
     request: RunSimulation = h.parsed(RunSimulation)
     spec = request.run
-    h.log_request("runSimulation", request, f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}")
-    return await h.desk.submit(request)
+    jid = f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}"
+    h.log_request("runSimulation", request, jid)
+    return beside(h, await h.desk.submit(request), spec.uid, jid)
 
 
 async def run_many(h: Handler) -> Any:
@@ -28,7 +31,8 @@ async def run_many(h: Handler) -> Any:
 
 
 async def run_status(h: Handler) -> Any:
-    return await h.desk.status(h.parsed(RunStatusRequest))
+    request: RunStatusRequest = h.parsed(RunStatusRequest)
+    return beside(h, await h.desk.status(request), request.uid, request.compute_jid)
 
 
 async def run_cancel(h: Handler) -> Any:
@@ -68,6 +72,10 @@ async def job_log(h: Handler) -> Any:
         for name, said in (("Attempt", token.attempt), ("Role", token.role), ("Index", token.index)):
             h.set_header("X-Jobscribe-" + name, str(said))
     h.set_header("X-Jobscribe-End", "true" if chunk.end else "false")
+    if not chunk.data and chunk.next_offset == 0 and (chunk.end or not request.wait_secs):
+        job = h.desk.job(request.uid, request.compute_jid).job
+        task = None if job.run is None or token is None else job.run.find(token)
+        h.set_header("X-Jobscribe-Note", silence(job, task, request.stream).header())
     h.end(chunk.data)
 
 
@@ -84,10 +92,11 @@ async def job_why(h: Handler) -> Any:
 
 async def trace_id(h: Handler) -> Any:
     request: Trace = h.parsed(Trace)
-    answer = trace(h.desk.engine.store, request.id, request.uid)
+    answer = trace(h.desk.engine.store, request.id, request.uid, h.services.known)
     job = about(answer) if request.logs else None
     if job is not None:
-        # the logs of a root lie beside the folders of its agents; reading them may take a while
+        # what was said just now may be on its way to the files; those lie beside the folders of agents, and reading them may take a while
+        await asyncio.to_thread(h.services.logs_written)
         found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), job)
-        answer |= {"lines": [line._asdict() for line in found], "gaps": gaps}
+        answer |= {"lines": lines_told(found, answer), "gaps": gaps, "waits": pulled(found, answer["waits"])}
     return answer

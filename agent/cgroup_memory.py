@@ -1,0 +1,47 @@
+"""What control groups count of memory, and what they allow. Versions 1 and 2. Reads only; standard library only: the keeper asks."""
+
+from __future__ import annotations
+
+import os
+
+from .cgroup_mounts import read
+
+#: Version 1 writes a number near 2**63 where there is no limit.
+_NO_LIMIT = 2**60
+
+
+def peak(folder: str | None) -> int | None:
+    """The most bytes that all in it took at once, files in memory included; None where nobody counts that (before Linux 5.19)."""
+    for name in ("memory.peak", "memory.max_usage_in_bytes"):
+        found = _number(folder, name)
+        if found is not None:
+            return found
+    return None
+
+
+def limit(folder: str | None) -> int | None:
+    """The least of what it and those above it may have, in bytes; None where there is no limit, or none can be seen."""
+    words = _words(folder, "memory.stat")
+    if b"hierarchical_memory_limit" in words:  # version 1 has looked above already
+        return _limited(words[words.index(b"hierarchical_memory_limit") + 1])
+    found = []
+    while folder and os.path.exists(f"{folder}/cgroup.procs"):
+        found += [_limited(word) for word in _words(folder, "memory.max")]
+        folder = os.path.dirname(folder)
+    return min((n for n in found if n is not None), default=None)
+
+
+def _limited(word: bytes) -> int | None:
+    return int(word) if word.isdigit() and int(word) < _NO_LIMIT else None
+
+
+def _number(folder: str | None, name: str) -> int | None:
+    words = _words(folder, name)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _words(folder: str | None, name: str) -> list[bytes]:
+    try:
+        return [] if folder is None else read(f"{folder}/{name}").split()
+    except OSError:
+        return []

@@ -1,0 +1,172 @@
+"""What lies in the folder of one execution: the names of its files, and how they are written and read. No decisions.
+
+Keepers and whoever runs tasks in containers lay it out alike. A job may have put anything in place of a file: no link is followed,
+and nobody waits for a pipe. Standard library and protocol.reports only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import stat
+
+from ..protocol import reports
+from .filesystems import write_atomically
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCRIPT, LOCK, SIGNAL = "script.sh", "lock", "signal"
+STDOUT, STDERR = "stdout.log", "stderr.log"
+START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
+MESSAGE = "termination-message"
+#: what an app's job command is to do, and what a job says of itself while it runs, a line of JSON a time
+INPUT, REPORT = "input.json", "report.jsonl"
+#: what a task of many is told of all of them; it lies in its run directory
+JOB = "job.json"
+DROPPED = ".dropped"
+
+MESSAGE_BYTES = 4096
+_LAST_BYTES, _LAST_LINES = 2048, 20
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+#: Shells report these two as 128+n without a word.
+_SILENT_SIGNALS = (2, 13)
+#: The first word of the command in a script of protocol.job_script; and commands that run programs of a language, and no shell's lines.
+_COMMAND = re.compile(rb"(?m)^\( exec '([^'\n]+)' ")
+_NO_SHELLS = re.compile(rb"(?:python|perl|ruby|node|java|julia|Rscript)[0-9.]*\Z")
+
+
+def write(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Create or overwrite; for files whose half nobody takes for the whole."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(value).encode())
+
+
+def read(path: str, limit: int = 1 << 20) -> bytes | None:
+    """The first `limit` bytes of a regular file; None where there is none. A job may have put anything in its place.
+
+    Raises OSError only where this process is short of something: then the file may well be there.
+    """
+    fd = _opened(path)
+    if fd is None:
+        return None
+    try:
+        return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _SHORTAGE:
+            raise
+        return None
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """An object from a JSON file; None where there is none or it is something else."""
+    data = read(path)
+    try:
+        value = json.loads(data) if data else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def last_lines(path: str) -> str | None:
+    """The end of a log, for people: at most 20 lines and 2 KiB."""
+    end = tail(path, _LAST_BYTES)
+    if end is None:
+        return None
+    lines = end[1].decode("utf-8", "replace").splitlines()
+    if end[0] and len(lines) > 1:
+        lines = lines[1:]
+    return "\n".join(lines[-_LAST_LINES:]) or None
+
+
+def last_report(path: str) -> dict[str, Any] | None:
+    """The newest report in a file of them; None where there is none."""
+    end = tail(path, 2 * reports.LIMIT)
+    return None if end is None else reports.newest(end[1], from_start=end[0] == 0)
+
+
+def tail(path: str, limit: int) -> tuple[int, bytes] | None:
+    """(where it begins, the last `limit` bytes) of a regular file that has any."""
+    fd = _opened(path)
+    if fd is None:
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            return None
+        begin = max(0, status.st_size - limit)
+        return begin, os.pread(fd, limit, begin)
+    finally:
+        os.close(fd)
+
+
+# ---- the end, in the words of protocol.exits.ExitInfo (camelCase)
+
+
+def written_code(folder: str) -> int | None:
+    """The exit code in the script's own hand; without its newline it is half written."""
+    text = read(f"{folder}/{EXIT_CODE}", 16) or b""
+    return int(text) & 255 if text.endswith(b"\n") and text.strip().isdigit() else None
+
+
+def from_code(folder: str, code: int) -> dict[str, Any]:
+    """A shell reports signal n as 128+n. Its own words, kept apart from the command's, tell that from an exit with that code."""
+    number = code - 128
+    if number <= 0 or number > 64:
+        return {"code": code}
+    words = read(f"{folder}/{SIGNAL}", 4096) or b""
+    if words or number in _SILENT_SIGNALS:
+        return {"signal": number, "coreDumped": b"core dumped" in words}
+    return {"code": code}
+
+
+def via_shell(folder: str, code: int) -> bool | None:
+    """Was this code of 128+n made by a shell of the job whose command a signal had ended? None: that cannot be known.
+
+    Shells say so in their stderr, which a job may have sent elsewhere: that nothing stands there proves nothing, except of a command
+    that is no shell.
+    """
+    words = signal.strsignal(code - 128) if 128 < code <= 192 and code - 128 in signal.valid_signals() else None
+    if words is None:
+        return None
+    dumped = re.escape(words.encode()) + rb"(?: \(core dumped\))?"
+    said = tail(f"{folder}/{STDERR}", _LAST_BYTES)
+    if said is not None and re.search(rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", said[1]):
+        return True
+    command = _COMMAND.search(read(f"{folder}/{SCRIPT}") or b"")
+    return False if command is not None and _NO_SHELLS.match(os.path.basename(command[1])) else None
+
+
+def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
+    """Add what it said itself, and the end of its output where that may tell why it failed."""
+    message = read(f"{folder}/{MESSAGE}", MESSAGE_BYTES)
+    if message:
+        out["terminationMessage"] = message.decode("utf-8", "replace")
+    report = last_report(f"{folder}/{REPORT}")
+    if report is not None:
+        out["report"] = report
+    if out.get("code") != 0:
+        out["lastLines"] = last_lines(f"{folder}/{STDERR}") or last_lines(f"{folder}/{STDOUT}")
+    if (shell := via_shell(folder, out.get("code") or 0)) is not None:
+        out["facts"] = {**(out.get("facts") or {}), "viaShell": shell}
+    return out
