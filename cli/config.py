@@ -31,14 +31,18 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
 
     s = session()
     try:
-        found = list(safety.problems(config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)))
+        settings = config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
+        found = list(safety.problems(settings))
+        warnings = [] if found else list(safety.warnings(settings))
     except Refusal as e:
-        found = [e]
+        found, warnings = [e], []
     if s.screen.json:
-        s.screen.value("jobscribe.config.check/1", {"ok": not found, "items": [problem.body() for problem in found]})
+        s.screen.value("jobscribe.config.check/1", {"ok": not found, "items": [problem.body() for problem in found], "warnings": warnings})
     else:
         for problem in found:
             s.screen.line(f"{problem.code}: {problem.sentence}")
+        for warning in warnings:
+            s.screen.say(f"warning: {warning}")
         if not found:
             s.screen.say("a supervisor may start with this configuration")
     raise SystemExit(1 if found else 0)

@@ -1,5 +1,7 @@
 """`db check|rebuild|story|export`: the event store of a root without its supervisor. What replaces or copies it is in `db_upkeep`."""
 
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -98,9 +100,18 @@ def export(after: int) -> None:
 
 
 def store_root(s: Session) -> Path:
+    """Raises Refusal where the root is somebody else's, and may not be looked into."""
+    from ..protocol.errors import Refusal
+
     if s.options.get("url"):
         raise click.UsageError("the store is read where it lies: give --root, not --url")
-    return Path(s.root)
+    root = Path(s.root)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
+            os.listdir(root / "db")
+        except PermissionError:
+            raise Refusal("foreignRoot", f"the event store in {root} cannot be read: it belongs to somebody else") from None
+    return root
 
 
 def shown(s: Session) -> Progress:

@@ -58,9 +58,10 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
             # who waits for whom is said by name: none of them has its computeJid yet
             items.append(_item(job, client.plan(msgspec.structs.replace(job.specs[0], after=()))))
         except ClientError as e:
-            if e.code not in ("badRequest", "resourceExceeded", "tooLarge"):
+            if e.code not in ("badRequest", "batchRefused", "resourceExceeded", "tooLarge", "volumeRefused"):
                 raise
-            path = member(job.job.path, "roles") if job.job.roles else job.job.path
+            part = "batch" if e.code == "batchRefused" else "roles" if job.job.roles else ""
+            path = member(job.job.path, part) if part else job.job.path
             problems.append(Problem(path=path, problem=e.sentence, right=e.advice))
     if problems:
         raise _refused(s, tree.located(problems), tree.name)

@@ -1,4 +1,4 @@
-"""`jobscribe agent` and `jobscribe keeper`: only another name for the real entry points, which must not need click."""
+"""`jobscribe keeper`, and the start form of `jobscribe agent`: only another name for the real entry points, which must not need click."""
 
 import os
 import sys
@@ -16,16 +16,11 @@ class _AsIs(click.Command):
 
 
 @click.command(cls=_AsIs)
-def agent(args: tuple[str, ...]) -> None:
-    """Become `python -m jobscribe.agent`."""
-    _become("jobscribe.agent", args)
-
-
-@click.command(cls=_AsIs)
 def keeper(args: tuple[str, ...]) -> None:
     """Become `python -m jobscribe.agent.keeper`."""
-    _become("jobscribe.agent.keeper", args)
+    become("jobscribe.agent.keeper", args)
 
 
-def _become(module: str, args: tuple[str, ...]) -> NoReturn:
+def become(module: str, args: tuple[str, ...]) -> NoReturn:
+    """`python -m` this module, in place of this process."""
     os.execv(sys.executable, [sys.executable, "-P", "-m", module, *args])

@@ -15,13 +15,23 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("serve", "up", "Start supervisor and front end for this user: development mode, its own secret."),
     "supervisor": ("serve", "supervisor", "Start a supervisor with a configured secret (for services)."),
     "server": ("serve", "server", "Start a front end for browsers (for services)."),
-    "agent": ("forward", "agent", "Start an agent (drivers do this)."),
+    "agent": ("", "agent", "Show agents and what they log (with --keeper-fd: start one; keepers do this)."),
     "keeper": ("forward", "keeper", "Start a keeper (drivers do this)."),
     "run": ("run", "run", "Submit a command, follow its output, exit with its code."),
     "job": ("", "job", "Submit, watch and steer jobs."),
-    "trace": ("insight", "trace", "Show the whole way of a job, op or request."),
+    "login": ("login", "login", "Sign in to a cluster, so that runs can go there as yourself."),
+    "trace": ("tracing", "trace", "Show the whole way of a job, op or request."),
+    "explain-exit": ("explain", "explain_exit", "Explain an exit code, a signal, or a cause."),
+    "health": ("health", "health", "Say whether all is well with the supervisor, and if not, what to do."),
     "config": ("", "config", "Show and check the configuration."),
+    "pool": ("", "pool", "Show and check the hosts of container drivers."),
+    "cluster": ("", "cluster", "Show the clusters that runs can go to."),
+    "notify": ("", "notify", "Show, test and hurry those who are told when runs change."),
+    "driver": ("", "driver", "Check what starts runs."),
     "db": ("", "db", "Check, mend, shorten, copy and read the event store."),
+    "doctor": ("doctor", "doctor", "Look at machine, user and installation: what will stand in the way of jobs."),
+    "bundle": ("bundle", "bundle", "Put all that is known of one job into one archive, without secrets."),
+    "install-units": ("units", "install_units", "Write systemd's units for this installation, after showing them."),
     "demo": ("demo", "demo", "Run a real computation from submission to result, in a fresh root."),
 }
 
@@ -37,14 +47,33 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "release": ("tasks", "release", "End the debugging of tasks that failed and are kept."),
         "cancel": ("steer", "cancel", "Cancel jobs."),
         "metrics": ("metrics", "metrics", "Show what the tasks of a job take: processors, memory, disks, GPUs."),
-        "why": ("insight", "why", "Explain why a job waits, or ended as it did."),
+        "why": ("insight", "why", "Explain why a job waits, runs, or ended as it did."),
         "group": ("arrays", "group", "Show how the runs of an array or simulation stand."),
         "wait": ("steer", "wait", "Wait for jobs; exit with the job's code."),
-        "exits": ("exits", "exits", "Explain exit codes and signals, from the table that ships."),
+        "exits": ("exits", "exits", "List what exit codes and signals mean, from the table that ships."),
     },
     "config": {
         "show": ("config", "show", "Show every setting and where its value comes from."),
         "check": ("config", "check", "Say whether a supervisor may start with this configuration."),
+    },
+    "pool": {
+        "show": ("pool", "show", "Show the hosts: up or down, and what is used of them."),
+        "check": ("pool", "check", "Use each host, and say what is wrong with it."),
+    },
+    "agent": {
+        "list": ("agents", "list_agents", "Show your agents: how each stands, its jobs, where its log lies."),
+        "logs": ("agents", "agent_logs", "Print the log of an agent, or of its keeper."),
+    },
+    "cluster": {
+        "list": ("cluster", "list_clusters", "Show the clusters: defaults, limits, partitions."),
+    },
+    "notify": {
+        "list": ("notify", "list_targets", "Show who is told when runs change, and how each stands."),
+        "test": ("notify", "test", "Send a target a message about nothing, and show its answer."),
+        "retry": ("notify", "retry", "Try at once what waits for a target."),
+    },
+    "driver": {
+        "check": ("driver", "check", "Use the clusters of a driver, and say what is wrong with them."),
     },
     "db": {
         "check": ("db", "check", "Verify every event, checksum and record."),
@@ -65,6 +94,14 @@ class LazyGroup(click.Group):
     def __init__(self, table: dict[str, tuple[str, str, str]], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]
         self._table = table
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # who was deployed earlier starts an agent by this name: nobody's business here
+        if self.name == "agent" and args and args[0].startswith("-") and args[0] not in ("--help", "-h") and not set(args) & {*self._table}:
+            from .forward import become
+
+            become("jobscribe.agent", tuple(args))
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)

@@ -11,6 +11,8 @@ _GROUP = re.compile(r"(?:([A-Za-z0-9]{8})-)?([A-Za-z0-9]{8})(?:-[A-Za-z][A-Za-z0
 _BEGINNING = re.compile(r"[A-Za-z0-9_-]{1,80}\Z", re.ASCII)
 #: `last` is looked for among so many jobs that changed last.
 LAST_AMONG = 1000
+#: So many are named where several are meant.
+NAMED = 5
 
 
 def is_whole(name: str) -> bool:
@@ -44,7 +46,7 @@ def group_named(session: Session, name: str) -> tuple[str, str]:
 def _last(session: Session) -> str:
     rows = session.client().jobs(limit=LAST_AMONG).jobs
     if not rows:
-        raise Refusal("notFound", "there is no job yet")
+        raise Refusal("notFound", "there is no job yet", {"advice": "those of others: 'jobscribe job list --all-users'"})
     return str(max(rows, key=lambda r: (r["queuedAt"], r["serial"]))["jid"])
 
 
@@ -52,20 +54,26 @@ def _beginning(session: Session, name: str) -> str:
     """The supervisor finds jobs by the beginning of their computeJid; people know jobs by the simulation id, after their own uid."""
     from ..client.errors import ClientError
 
-    client = session.client()
+    client, near = session.client(), ""
     for text in [name] if "-" in name else [f"{client.uid}-{name}", name]:
         try:
-            found = _jid(client.trace(text))
+            found = _jid(text, client.trace(text))
         except ClientError as e:
             # Less than four characters cannot be asked for; that is no answer but "no".
             if e.code != "notFound" and len(text) >= 4:
                 raise
-            found = None
+            found, near = None, near or e.sentence.partition("; near it: ")[2]
         if found is not None:
             return found
-    raise Refusal("notFound", f"no job begins with {name}")
+    raise Refusal("notFound", f"no job begins with {name}" + (f"; near it: {near}" if near else ""))
 
 
-def _jid(answer: dict[str, Any]) -> str | None:
+def _jid(name: str, answer: dict[str, Any]) -> str | None:
+    """The job that is meant. Raises Refusal where it may be one of several."""
+    jids = [str(m["jid"]) for m in answer.get("matches") or [] if m.get("jid")]
+    if len(jids) > 1:
+        more = f" and {len(jids) - NAMED} more" + (" at least" if answer.get("moreMatches") else "") if len(jids) > NAMED else ""
+        several = f"{name} is the beginning of several jobs: {', '.join(jids[:NAMED])}{more}"
+        raise Refusal("badRequest", several, {"advice": "give more of the one that is meant"})
     job = answer.get("job")
     return str(job["jid"]) if isinstance(job, dict) else None

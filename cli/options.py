@@ -16,7 +16,7 @@ def common_options(command: Command) -> Command:
     """The same command with the common options."""
     command.params.extend([
         _option(
-            "root", "--root", metavar="DIR", type=click.Path(),
+            "root", "--root", metavar="DIR", type=click.Path(readable=False),
             help="Root of the supervisor (or JOBSCRIBE_ROOT; else ~/.jobscribe).",
         ),
         _option("url", "--url", metavar="URL", help="Address of the supervisor, instead of a root."),

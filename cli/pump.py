@@ -69,6 +69,7 @@ def json_sink(screen: Screen) -> Sink:
 def described(part: "LogPart") -> dict[str, Any]:
     value: dict[str, Any] = {
         "type": "output", "stream": part.stream, "offset": part.offset, "nextOffset": part.next_offset, "dropped": part.dropped,
+        "attempt": part.attempt,
     }
     try:
         value["text"] = part.data.decode("utf-8")

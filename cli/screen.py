@@ -19,6 +19,7 @@ QUIET_SECS = 2.0
 REPEAT_SECS = 10.0
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+_NUMBER = re.compile(r"\b[0-9.]+ ?(s|m|h|d)?\b")
 
 
 def clean(text: object) -> str:
@@ -81,18 +82,20 @@ class Screen:
 
     def progress(self, text: str, secs: float) -> None:
         """What takes long, after `secs` of it: overwrites its line at a terminal, speaks rarely elsewhere."""
-        text = clean(text)
-        if secs < QUIET_SECS or (text == self._shown and time.monotonic() - self._shown_at < REPEAT_SECS):
+        text, overwrites = clean(text), _overwrites()
+        # a log is not made longer by a line whose seconds alone have changed
+        about, since = text if overwrites else _NUMBER.sub("", text), time.monotonic() - self._shown_at
+        if secs < QUIET_SECS or (about == self._shown and since < REPEAT_SECS):
             return
-        if _overwrites():
+        if overwrites:
             width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
             click.echo("\r\x1b[K" + text[: width - 1], err=True, nl=False)
             self._open_line = True
-        elif time.monotonic() - self._shown_at < 1.0:
+        elif since < 1.0:
             return
         else:
             click.echo(text, err=True)
-        self._shown, self._shown_at = text, time.monotonic()
+        self._shown, self._shown_at = about, time.monotonic()
 
     def _end_line(self) -> None:
         if self._open_line:

@@ -1,6 +1,7 @@
 """What one command line works with: the supervisor it talks to, the root it looks into, and the screen it answers on."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 FIRST_SECS = 3.0
 PATIENCE_SECS = 60.0
 
+_UID = re.compile(r"[A-Za-z0-9]{8}\Z", re.ASCII)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -28,6 +31,8 @@ class Session:
         self.screen = Screen(json=bool(options.get("json")))
         self._clients: dict[str, Client] = {}
         self._secret: str | None = None
+        #: what was typed, as long as it is needed
+        self.typed: list[str] = []
 
     @property
     def root(self) -> str:
@@ -61,13 +66,14 @@ class Session:
         return self._clients[uid]
 
     def close(self) -> None:
-        """Give connections back."""
+        """Give connections back, and forget what was typed."""
+        self.typed.clear()
         for client in self._clients.values():
             client.close()
 
     def secrets(self) -> list[str]:
         """What must not be written anywhere."""
-        return [self._secret] if self._secret else []
+        return [*([self._secret] if self._secret else []), *self.typed]
 
     def here(self) -> str:
         """The options that name this supervisor again, for commands that are shown to a person."""
@@ -85,7 +91,7 @@ class Session:
             uid = self.options.get("uid")
             if not uid:
                 raise click.UsageError("--url needs --uid, the user to act as")
-            source = fixed(self.url, self._token(), uid)
+            source = fixed(self.url, self.token(), uid)
         else:
             if self.options.get("token_file"):
                 raise click.UsageError("--token-file goes with --url; with a root the secret is read from <root>/client.json")
@@ -96,13 +102,17 @@ class Session:
             self._secret = address.token
             return address
 
+        uid = self.options.get("uid")
+        if uid is not None and not _UID.match(uid):
+            raise click.UsageError(f"--uid is eight letters or digits, as computeJids begin; got {ascii(uid)[:60]}")
         patience = self.options.get("patience")
         return Client.from_source(
             remembered, uid=self.options.get("uid"), budget_secs=PATIENCE_SECS if patience is None else patience,
             first_secs=FIRST_SECS if patience is None else None, on_trouble=self._trouble,
         )
 
-    def _token(self) -> str:
+    def token(self) -> str:
+        """The secret that goes with --url."""
         path = self.options.get("token_file")
         token = os.environ.get("JOBSCRIBE_SECRET", "")
         if path:

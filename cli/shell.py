@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ..protocol.errors import Refusal
+from ..protocol.ids import parse_agent_key
 from .names import whole
 from .session import Session, command, session
 from .tasks import task_name
@@ -43,7 +44,7 @@ def shell(name: str, role: str | None, index: int | None, attempt: int | None, o
     jid = whole(s, name)
     answer = s.client_for(jid).tasks(jid, attempt or 0)
     task = chosen(answer, role, index)
-    words = ["/bin/sh", f"{task['evidence']}/{_SCRIPT}", "--shell"]
+    words = [*_into_batch_job(task), "/bin/sh", f"{task['evidence']}/{_SCRIPT}", "--shell"]
     if only_print:
         _print(s, task, words)
         return
@@ -93,9 +94,13 @@ def _about(task: dict[str, Any], answer: dict[str, Any]) -> str:
 
 def _check(task: dict[str, Any], words: list[str]) -> None:
     """Can we enter it from here? Raises Refusal("notHere") with what to do instead."""
-    path, host, here = words[1], task["host"], socket.gethostname()
+    path, host, here = words[-2], task["host"], socket.gethostname()
     line = shlex.join(words)
     there = _nearest(path)
+    if task.get("agentKey", "").startswith("docker."):
+        raise Refusal("notHere", _in_container(task, line))
+    if _of_batch(task) and (not _over(task) or there is None or not os.path.exists(path) or there.st_uid != os.geteuid()):
+        raise Refusal("notHere", _on_cluster(task, line))
     if host is not None and host != here and not os.path.exists(path):
         raise Refusal("notHere", f"task {task_name(task)} is on {host}, and this is {here}; log in there as its unix user and run: {line}")
     if there is not None and there.st_uid != os.geteuid():
@@ -106,6 +111,48 @@ def _check(task: dict[str, Any], words: list[str]) -> None:
     if not os.path.exists(path):
         why = "it has not started yet" if task["state"] == "placed" else "its files have been removed, or lie on another machine"
         raise Refusal("notHere", f"there is nothing of task {task_name(task)} to enter here: {why} ({path})")
+
+
+def _of_batch(task: dict[str, Any]) -> bool:
+    return str(task.get("agentKey", "")).startswith("sbatch.")
+
+
+def _over(task: dict[str, Any]) -> bool:
+    return task["state"] not in ("placed", "running")
+
+
+def _into_batch_job(task: dict[str, Any]) -> list[str]:
+    """Before the command line: Slurm brings us to the node where it runs, beside it."""
+    batch = task.get("batch") or {}
+    if not _of_batch(task) or task["state"] != "running" or not batch.get("jobId"):
+        return []
+    # one of several has an address, and a host of its own; of any other it is the list of all its nodes
+    node = [f"--nodelist={task['host']}"] if task.get("address") and task.get("host") else []
+    return ["srun", f"--jobid={batch['jobId']}", "--overlap", "--ntasks=1", "--nodes=1", *node, "--pty"]
+
+
+def _on_cluster(task: dict[str, Any], line: str) -> str:
+    """How a task of a batch job is entered: nobody but Slurm leads to its node, and its files belong to its unix user."""
+    cluster = parse_agent_key(task["agentKey"]).host
+    match task["state"]:
+        case "placed":
+            return f"there is nothing of task {task_name(task)} to enter yet: it waits for Slurm on {cluster} ('job why' says for what)"
+        case "running":
+            return f"task {task_name(task)} runs on {task['host']} of {cluster}; as its unix user, on a login node of {cluster}: {line}"
+        case _:
+            return f"the files of task {task_name(task)} lie on {cluster}; as its unix user, on a login node of {cluster}: {line}"
+
+
+def _in_container(task: dict[str, Any], line: str) -> str:
+    """How a task is entered that runs in a container: what to type where its host's daemon can be reached."""
+    key = parse_agent_key(task["agentKey"])
+    if key.kind != "container":
+        return f"task {task_name(task)} is in the container of its agent; on {key.host}: docker exec -it srj-{key.kind[0]}-{key.uid} {line}"
+    container = task.get("container") or "srj-t-..."
+    if task["state"] in ("placed", "running"):
+        return f"task {task_name(task)} is in a container of its own; on {key.host}: docker exec -it {container} {line}"
+    again = "make one like it from the `docker run` in the supervisor's log (docs/docker.md, 'When a container died'), and in it"
+    return f"the container of task {task_name(task)}, {container} on {key.host}, runs no more; {again}: {line}"
 
 
 def _nearest(path: str) -> os.stat_result | None:

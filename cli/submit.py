@@ -141,7 +141,7 @@ def _slices(specs: "Iterator[tuple[int, RunSpec]]") -> "Iterator[list[tuple[int,
     slice_: list[tuple[int, RunSpec]] = []
     size = 0
     for number, spec in specs:
-        length = sum(map(len, spec.command))
+        length = sum(len(word) for command in (spec.command, *(r.command for r in spec.roles)) for word in command)
         if slice_ and size + length > SLICE_BYTES:
             yield slice_
             slice_, size = [], 0

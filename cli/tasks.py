@@ -119,14 +119,17 @@ def _exit(task: dict[str, Any]) -> str:
 
 
 def _where(task: dict[str, Any]) -> str:
-    """`127.0.0.1 http:30000 ssh:30001 gpu:0,1`"""
-    parts = [task["address"] or task["host"] or "-"]
+    """`127.0.0.1 http:30000 ssh:30001 gpu:0,1`; in a container with its host before, and its image and name behind."""
+    contained = [f"{key}:{task[key]}" for key in ("image", "container") if task.get(key)]
+    # the address of a container is one of its gang's network, and does not say where it is
+    host = task["host"] if "image" in task and task["address"] else None
+    parts = [*([host] if host else []), task["address"] or task["host"] or "-"]
     for label, ports in task["ports"].items():
         numbers = ",".join(map(str, ports[:_PORTS_SHOWN]))
         parts.append(f"{label}:{numbers}" + (f",... ({len(ports)})" if len(ports) > _PORTS_SHOWN else ""))
     if task["gpus"]:
         parts.append("gpu:" + ",".join(task["gpus"]))
-    return " ".join(parts)
+    return " ".join(parts + contained)
 
 
 def _took(task: dict[str, Any]) -> str:

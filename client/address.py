@@ -36,7 +36,7 @@ Source = Callable[[], Address]
 
 
 def in_root(root: str | os.PathLike[str]) -> Source:
-    """The address that the supervisor of this root wrote last. Raises ClientError("noSupervisor") where it cannot be read."""
+    """The address that the supervisor of this root wrote last. Raises ClientError("noSupervisor", "foreignRoot") where it is not there."""
     path = Path(root) / CLIENT_FILE
 
     def read() -> Address:
@@ -44,6 +44,8 @@ def in_root(root: str | os.PathLike[str]) -> Source:
             return msgspec.json.decode(path.read_bytes(), type=Address)
         except FileNotFoundError:
             raise own("noSupervisor", f"no supervisor has been started with the root {path.parent}") from None
+        except PermissionError:
+            raise own("foreignRoot", f"{path} cannot be read: it belongs to somebody else") from None
         except OSError as e:
             raise own("noSupervisor", f"{path} cannot be read: {e.strerror}") from None
         except msgspec.DecodeError as e:

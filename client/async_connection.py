@@ -41,6 +41,10 @@ class AsyncConnection:
 
         return await self._repeat(once)
 
+    async def call_once(self, call: Call) -> HTTPResponse:
+        """The same for what must not be sent twice, whatever comes of it."""
+        return await self._once(call)
+
     async def stream(self, path: str, headers: Mapping[str, str], idle_secs: float) -> AsyncGenerator[bytes, None]:
         """One try at a stream: its chunks as they arrive. Always ends with ClientError, whatever ended it."""
         address = await self._located()

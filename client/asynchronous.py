@@ -115,6 +115,35 @@ class AsyncClient:
         """Give back tasks that were kept for debugging, of this role and index or all: they end with the exits that they had."""
         return await self._state(requests.run_release(await self.uid(), jid, serial, role, index))
 
+    # ---- clusters
+
+    async def clusters(self) -> list[dict[str, Any]]:
+        """The clusters that runs can go to, the usual one first: defaults, limits, and what is known of their partitions."""
+        clusters: list[dict[str, Any]] = (await self._object(requests.clusters(await self.uid())))["clusters"]
+        return clusters
+
+    async def sign_in(
+        self, username: str, *, cluster: str | None = None, password: str | None = None, otp: str | None = None,
+        private_key: str | None = None, passphrase: str | None = None, certificate: str | None = None,
+    ) -> dict[str, Any]:
+        """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
+
+        Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
+        `tooManyRequests` (its `more` says `waitSecs`).
+        """
+        secrets = {
+            "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
+        }
+        there = await self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
+        if there.get("ready"):
+            return {**there, "loginSuccess": True}
+        call = requests.sbatch_login(await self.uid(), cluster, username, secrets)
+        return requests.object_of((await self._connection.call_once(call)).body)
+
+    async def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
+        """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""
+        return await self._object(requests.sbatch_login_status(await self.uid(), cluster))
+
     # ---- groups
 
     async def submit_array(self, spec: RunSpec, indices: str, *, req_id: str | None = None) -> dict[str, Any]:
@@ -179,11 +208,12 @@ class AsyncClient:
 
     async def logs(
         self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
-        tail: int = 0, follow: bool = False,
+        tail: int = 0, follow: bool = False, notes: bool = False,
     ) -> AsyncIterator[LogPart]:
         """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can follow any more.
 
         attempt 0: the latest. role None: the task that stands for the attempt, or its first; each part says whose it is.
+        notes: where there is nothing, a part without bytes says why.
         """
         cursor = LogCursor(await self.uid(), jid, stream, attempt=attempt, role=role, index=index, offset=offset, tail=tail, follow=follow)
         pause = Pause()
@@ -192,7 +222,7 @@ class AsyncClient:
             reply = await self._connection.call(requests.job_log(cursor.request()))
             part = requests.log_part(stream, reply.headers, reply.body)
             cursor.took(part)
-            if part.data or part.dropped:
+            if part.data or part.dropped or (notes and part.note):
                 pause.reset()
                 yield part
             if cursor.idle:

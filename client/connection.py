@@ -62,6 +62,19 @@ class Connection:
         """The successful answer; raises ClientError."""
         return self._repeat(lambda: self._once(call), call.at_once)
 
+    def call_once(self, call: Call) -> bytes:
+        """The answer to what must not be sent twice, whatever comes of it; on a connection of its own. Raises ClientError."""
+        connection, response = self.stream(
+            call.path, {"Content-Type": "application/json"}, call.wait_secs + ANSWER_SECS, method=call.method, body=call.body,
+        )
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as e:
+            raise unreachable(self._located().url, e) from None
+        finally:
+            response.close()
+            connection.close()
+
     def download(self, call: Call, idle_secs: float) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """The successful answer on a connection of its own: the caller reads its body, and closes both. Raises ClientError."""
         headers = {"Content-Type": "application/json"}

@@ -5,12 +5,17 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.errors import CODES
+
 #: Codes of failures that no supervisor answered: it could not be reached; what answered was no supervisor; no supervisor has
-#: written its address into the root. Each with (may the same request succeed later?, what to do next).
+#: written its address into the root, or it did so for somebody else. Each with (may the same request succeed later?, what to do next).
 OWN_CODES: dict[str, tuple[bool, str]] = {
-    "unreachable": (True, "start the supervisor ('jobscribe up'), or check the address"),
+    "unreachable": (
+        True, "start the supervisor ('jobscribe up'), or check the address; 'jobscribe doctor' and 'jobscribe db story JOB' need none",
+    ),
     "notASupervisor": (True, "check the address: what answers there does not speak the supervisor's interface"),
     "noSupervisor": (True, "start one with 'jobscribe up --root DIR', or name the root of a running one"),
+    "foreignRoot": (False, CODES["foreignRoot"].advice),
 }
 _ENVELOPE = frozenset({"state", "code", "error", "advice", "retry"})
 

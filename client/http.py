@@ -17,6 +17,7 @@ from .address import Source, fixed, in_root
 from .connection import Connection, OnTrouble, unreachable
 from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
+from .operating import Operating
 from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
 from .transfers import FileReader, sent
@@ -215,7 +216,7 @@ class Client:
         """The simulation types that there are."""
         return [str(name) for name in self._object(requests.apps()).get("apps", [])]
 
-    def begin_session(self, *, driver: str = "local") -> None:
+    def begin_session(self, *, driver: str = "") -> None:
         """Work is about to begin: have the user's agent on its way. Returns at once."""
         self._object(requests.begin_session(BeginSession(uid=self.uid, driver=driver)))
 
@@ -231,6 +232,34 @@ class Client:
         """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time; `release` gives them back."""
         request = GlobalResources(uid=self.uid, simulation_type=simulation_type, simulation_id=simulation_id, ports=ports, release=release)
         return self._object(requests.global_resources(request))
+
+    # ---- clusters
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """The clusters that runs can go to, the usual one first: defaults, limits, and what is known of their partitions."""
+        clusters: list[dict[str, Any]] = self._object(requests.clusters(self.uid))["clusters"]
+        return clusters
+
+    def sign_in(
+        self, username: str, *, cluster: str | None = None, password: str | None = None, otp: str | None = None,
+        private_key: str | None = None, passphrase: str | None = None, certificate: str | None = None,
+    ) -> dict[str, Any]:
+        """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
+
+        Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
+        `tooManyRequests` (its `more` says `waitSecs`).
+        """
+        secrets = {
+            "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
+        }
+        there = self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
+        if there.get("ready"):
+            return {**there, "loginSuccess": True}
+        return requests.object_of(self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets)))
+
+    def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
+        """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""
+        return self._object(requests.sbatch_login_status(self.uid, cluster))
 
     # ---- files
 
@@ -255,6 +284,11 @@ class Client:
 
     # ---- what is known
 
+    @property
+    def operating(self) -> Operating:
+        """What operators ask: agents, hosts, health, notifications."""
+        return Operating(self._object, self.uid)
+
     def jobs(
         self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
     ) -> JobPage:
@@ -264,11 +298,12 @@ class Client:
 
     def logs(
         self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
-        tail: int = 0, follow: bool = False,
+        tail: int = 0, follow: bool = False, notes: bool = False,
     ) -> Iterator[LogPart]:
         """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can follow any more.
 
         attempt 0: the latest. role None: the task that stands for the attempt, or its first; each part says whose it is.
+        notes: where there is nothing, a part without bytes says why.
         """
         cursor = LogCursor(self.uid, jid, stream, attempt=attempt, role=role, index=index, offset=offset, tail=tail, follow=follow)
         pause = Pause()
@@ -277,7 +312,7 @@ class Client:
             reply = self._connection.call(requests.job_log(cursor.request()))
             part = requests.log_part(stream, reply.headers, reply.body)
             cursor.took(part)
-            if part.data or part.dropped:
+            if part.data or part.dropped or (notes and part.note):
                 pause.reset()
                 yield part
             if cursor.idle:

@@ -63,7 +63,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def sentence(self) -> str:
         """One line for a person: the state, and why it is so."""
         if not self.known:
-            return f"{self.state}, not known at the moment"
+            return f"{self.state}, not known at the moment" + (f": {self.job_status_message}" if self.job_status_message else "")
         if self.error:
             return f"{self.state}: {self.error}"
         if self.job_status_message:
@@ -138,7 +138,8 @@ class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class LogPart(msgspec.Struct, frozen=True):
     """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there. end: nothing follows, ever.
 
-    attempt, role, index: whose they are; no role while nothing has been placed.
+    attempt, role, index: whose they are; no role while nothing has been placed. note, sentence: why there is nothing at all, in a
+    word and for people.
     """
 
     stream: str
@@ -150,6 +151,8 @@ class LogPart(msgspec.Struct, frozen=True):
     attempt: int = 0
     role: str | None = None
     index: int = 0
+    note: str = ""
+    sentence: str = ""
 
 
 class LoggedEvent(msgspec.Struct, frozen=True):

@@ -11,9 +11,12 @@ import msgspec
 
 from ..protocol.errors import CODES
 from ..protocol.requests import (
-    BeginSession, CallRequest, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks, RunArray,
-    RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, Trace,
+    AgentList, AgentLogs,
+    BeginSession, CallRequest, ClusterList, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks,
+    RunArray, RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, SbatchLogin,
+    SbatchLoginStatus, Trace,
 )
+from ..protocol.roles import TaskRole
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .sse import Message
@@ -27,6 +30,10 @@ CALL_SECS, AGENT_SECS = 60.0, 40.0
 BULK_SECS = 60.0
 #: Files of a library may have to be read to be described.
 LIBRARY_SECS = 60.0
+#: What a site may take to let somebody in.
+SIGN_IN_SECS = 150.0
+#: The longest that a target of notifications may take for one, and a little.
+NOTIFY_SECS = 620.0
 #: What the caller of an app wants to hear at once: to try again would be to wait as long again, or to add to the crowd.
 _AT_ONCE = frozenset({"deadline", "notReady", "tooManyRequests"})
 
@@ -51,6 +58,10 @@ class Call(msgspec.Struct, frozen=True):
     method: str = "POST"
     at_once: frozenset[str] = frozenset()
 
+    def __repr__(self) -> str:
+        # a body may hold a password
+        return f"Call({self.method} {self.path.partition('?')[0]})"
+
 
 def bad_request(sentence: str) -> ClientError:
     code = CODES["badRequest"]
@@ -60,6 +71,7 @@ def bad_request(sentence: str) -> ClientError:
 def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[str, Any]) -> RunSpec:
     """The spec of a plain command. `options` are fields of RunSpec by their Python names; None means the default.
 
+    The option `task` makes it a run with one role, main, of one task: what that asks for, as fields of TaskRole (`{"image": ...}`).
     Raises ClientError("badRequest") when a value does not have its shape.
     """
     fields = {k: v for k, v in options.items() if v is not None}
@@ -68,7 +80,11 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
     if any("\0" in word for word in command):
         raise bad_request("a word of a command cannot hold a NUL")
     try:
-        spec = RunSpec(uid=uid, simulation_id=sid, command=tuple(command), **fields)
+        if (task := fields.pop("task", None)) is None:
+            spec = RunSpec(uid=uid, simulation_id=sid, command=tuple(command), **fields)
+        else:
+            main = TaskRole(**{"name": "main", "command": tuple(command), **task})
+            spec = RunSpec(uid=uid, simulation_id=sid, roles=(main,), **fields)
         return msgspec.convert(msgspec.to_builtins(spec), RunSpec)
     except TypeError as e:
         raise bad_request(f"a run has no such option: {e}") from None
@@ -187,8 +203,61 @@ def run_file(request: RunFile) -> Call:
     return msgspec.structs.replace(_post("run-file", request, AGENT_SECS), at_once=_AT_ONCE)
 
 
+def sbatch_login(uid: str, cluster: str | None, username: str, secrets: Mapping[str, str | None]) -> Call:
+    """To be sent once. secrets: fields of SbatchLogin by their Python names. Raises ClientError("badRequest"), which shows none of them."""
+    try:
+        request = SbatchLogin(uid=uid, cluster=cluster, username=username, **{k: v for k, v in secrets.items() if v})
+        return _post("sbatch-login", msgspec.convert(msgspec.to_builtins(request), SbatchLogin), SIGN_IN_SECS)
+    except (msgspec.ValidationError, UnicodeEncodeError) as e:
+        place = str(e).rpartition("`$.")[2].rstrip("`") if "`$." in str(e) else "what was typed"
+        raise bad_request(f"this is not what one signs in with: {place} does not have its form") from None
+
+
+def clusters(uid: str) -> Call:
+    return _post("clusters", ClusterList(uid=uid))
+
+
+def sbatch_login_status(uid: str, cluster: str | None) -> Call:
+    """Raises ClientError("badRequest") where something does not have its shape."""
+    return _post("sbatch-login-status", _shaped({"uid": uid, "cluster": cluster}, SbatchLoginStatus))
+
+
 def apps() -> Call:
     return Call("/api/apps", None, method="GET")
+
+
+def agents(uid: str | None) -> Call:
+    return _post("agents", AgentList(uid=uid))
+
+
+def agent_logs(agent: str, uid: str | None, part: Any, previous: bool, offset: int, tail: int) -> Call:
+    return _post("agent-logs", AgentLogs(agent=agent, uid=uid, part=part, previous=previous, offset=offset, tail=tail))
+
+
+def pool() -> Call:
+    return Call("/api/pool", None, method="GET")
+
+
+def health() -> Call:
+    return Call("/health", None, method="GET")
+
+
+def pool_check() -> Call:
+    """Every host is asked, which may take its time."""
+    return Call("/api/pool-check", None, BULK_SECS, method="GET")
+
+
+def notify() -> Call:
+    return Call("/api/notify", None, method="GET")
+
+
+def notify_test(name: str) -> Call:
+    """Each is a message to somebody: one that is refused for now is not sent again."""
+    return Call("/api/notify-test", msgspec.json.encode({"name": name}), NOTIFY_SECS, at_once=_AT_ONCE)
+
+
+def notify_retry(name: str) -> Call:
+    return Call("/api/notify-retry", msgspec.json.encode({"name": name}))
 
 
 def lib_files(uid: str, simulation_type: str) -> Call:
@@ -246,6 +315,11 @@ def page_of(raw: bytes) -> JobPage:
     return page
 
 
+class _Note(msgspec.Struct, frozen=True):
+    word: str
+    sentence: str
+
+
 def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
     """A piece of a log. Whose it is, is told where something was placed already."""
     try:
@@ -253,11 +327,14 @@ def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
         part = LogPart(
             stream=stream, data=data, offset=offset, next_offset=next_offset, dropped=dropped, end=headers["X-Jobscribe-End"] == "true"
         )
+        if said := headers.get("X-Jobscribe-Note"):
+            note = msgspec.json.decode(said, type=_Note)
+            part = msgspec.structs.replace(part, note=note.word, sentence=note.sentence)
         attempt, role, index = (headers.get(f"X-Jobscribe-{k}") for k in ("Attempt", "Role", "Index"))
         if not attempt or not role or not index:
             return part
         return msgspec.structs.replace(part, attempt=int(attempt), role=role, index=int(index))
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, msgspec.DecodeError):
         raise own("notASupervisor", "an answer to job-log without its X-Jobscribe headers") from None
 
 

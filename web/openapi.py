@@ -10,7 +10,7 @@ from ..protocol.errors import CODES
 from ..protocol.version import VERSION
 from .csrf import HEADER
 from .routes import ROUTES, VARIABLES, Route, Variable
-from .schemas import Error
+from .schemas import Error, SrExceptionReply
 
 _SCHEMAS = "#/components/schemas/"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -20,12 +20,14 @@ REFUSALS = (
     "badRequest", "unauthenticated", "planRequired", "forbidden", "crossSite", "notFound", "unknownApp", "methodNotAllowed", "anotherRun",
     "staleSerial", "notReady", "conflict", "runDirUnwritable", "tooLarge", "replyTooLarge", "tooDeep", "rangeNotSatisfiable", "appRefused",
     "appFailed", "tooManyRequests", "internal", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining", "deadline",
+    "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable",
 )
 
 
 def document(prefix: str = "") -> dict[str, Any]:
     """prefix: what stands before every path, where the blueprint is registered under one."""
-    types = [r.takes for r in ROUTES if r.takes is not None] + [r.reply for r in ROUTES if r.reply is not Any] + [Error]
+    types = [r.takes for r in ROUTES if r.takes is not None] + [r.reply for r in ROUTES if r.reply is not Any]
+    types += [Error, SrExceptionReply]
     _, components = msgspec.json.schema_components(types, ref_template=_SCHEMAS + "{name}")
     paths: dict[str, Any] = {}
     for route in ROUTES:
@@ -71,7 +73,9 @@ def _query_schema(variable: Variable) -> dict[str, Any]:
 def _success(route: Route) -> dict[str, Any]:
     match route.gives:
         case "json":
-            schema = {} if route.reply is Any else {"$ref": _SCHEMAS + route.reply.__name__}
+            schema: dict[str, Any] = {} if route.reply is Any else {"$ref": _SCHEMAS + route.reply.__name__}
+            if route.may_except:
+                schema = {"oneOf": [schema, {"$ref": _SCHEMAS + SrExceptionReply.__name__}]}
             return {"200": _json("done", schema)}
         case "text":
             return {"200": {"description": "the text", "content": {"text/plain": {"schema": {"type": "string"}}}}}

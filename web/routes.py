@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from . import calls, files, frames, jobs, library, runs, schemas
+from . import calls, clusters, files, frames, insight, jobs, library, runs, schemas
 from .visit import Visit
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -24,7 +24,10 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """api: its name, as hooks and logs have it. reply: type of the JSON answer. visitor: also for those who are not signed in."""
+    """api: its name, as hooks and logs have it. reply: type of the JSON answer. visitor: also for those who are not signed in.
+
+    may_except: it may also be answered by an SrExceptionReply.
+    """
 
     api: str
     method: Method
@@ -36,6 +39,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     gives: Gives = "json"
     query: tuple[Variable, ...] = ()
     visitor: bool = False
+    may_except: bool = False
 
 
 #: The shapes of what stands in addresses. Names as in protocol.ids, where they are checked.
@@ -50,7 +54,8 @@ _JOB = "<simulationType>/<simulationId>/<computeModel>"
 ROUTES: tuple[Route, ...] = (
     Route(
         api="runSimulation", method="POST", path="/run-simulation", answer=runs.run_simulation, takes=schemas.RunSimulation,
-        reply=schemas.StatusReply, about="Start a run, join the one that is live, or get the finished one with the same inputs",
+        reply=schemas.StatusReply, may_except=True,
+        about="Start a run, join the one that is live, or get the finished one with the same inputs",
     ),
     Route(
         api="runStatus", method="POST", path="/run-status", answer=runs.run_status, takes=schemas.RunStatus, reply=schemas.StatusReply,
@@ -93,6 +98,10 @@ ROUTES: tuple[Route, ...] = (
         about="What a run has written, so far",
     ),
     Route(
+        api="runWhy", method="GET", path=f"/run-why/{_JOB}", answer=insight.run_why, reply=schemas.WhyReply, query=(_SERIAL,),
+        about="Why a run waits, or ended as it did: the cause, what shows it, and what to try",
+    ),
+    Route(
         api="beginSession", method="POST", path="/begin-session", answer=calls.begin_session, takes=schemas.Body, reply=schemas.OkReply,
         about="Have an agent ready for what comes next; answered at once",
     ),
@@ -131,6 +140,18 @@ ROUTES: tuple[Route, ...] = (
     Route(
         api="deleteLibFile", method="DELETE", path="/lib-file/<simulationType>/<name>", answer=library.delete_lib_file,
         about="Delete a file of the user's library",
+    ),
+    Route(
+        api="clusters", method="GET", path="/clusters", answer=clusters.clusters, reply=schemas.ClustersReply,
+        about="The clusters that runs can go to, with their partitions and limits",
+    ),
+    Route(
+        api="sbatchLogin", method="POST", path="/sbatch-login", answer=clusters.sbatch_login, takes=schemas.SbatchLogin,
+        reply=schemas.LoginReply, may_except=True, about="Sign in to a cluster",
+    ),
+    Route(
+        api="sbatchLoginStatus", method="POST", path="/sbatch-login-status", answer=clusters.sbatch_login_status,
+        takes=schemas.SbatchLoginStatus, reply=schemas.LoginStatusReply, about="Does the user have to sign in to a cluster?",
     ),
     Route(
         api="liveTicket", method="POST", path="/live-ticket", answer=jobs.live_ticket, takes=schemas.Body, reply=schemas.TicketReply,

@@ -12,8 +12,9 @@ from ..client.errors import ClientError
 from ..protocol import requests
 from ..protocol.errors import Refusal
 from ..protocol.ids import compute_jid
-from ..protocol.status import ACTIVE, CANCELED, COMPLETED, MISSING
+from ..protocol.status import ACTIVE, CANCELED, COMPLETED, MISSING, PENDING
 from . import errors, library, schemas
+from .batch_fields import Where, where
 from .visit import Visit
 
 Reply = dict[str, Any]
@@ -21,7 +22,10 @@ Reply = dict[str, Any]
 _TOLD = (
     "state", "reason", "error", "computeJid", "computeJobHash", "computeJobSerial", "computeJobQueued", "computeJobStart", "computeJobEnd",
     "elapsedTime", "queueState", "jobStatusMessage", "canceledAfterSecs", "known", "since", "over", "superseded", "alert",
+    "batch", "cluster", "why",
 )
+#: What clients know: an answer with this state says what they must have their user do first.
+SR_EXCEPTION = "srException"
 
 
 def run_simulation(v: Visit) -> Reply:
@@ -29,17 +33,18 @@ def run_simulation(v: Visit) -> Reply:
     body = v.body(schemas.RunSimulation)
     v.allowed(body.simulation_type)
     model = v.site.simulations.model(body.simulation_type, body.report)
+    there = _where(body.models, model, body.report)
     data = {
-        "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report, "models": body.models,
+        "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report, "models": there.models,
     }
     hash_ = v.site.simulations.hash(body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type))
     jid = compute_jid(v.uid, body.simulation_id, model.name)
     request = requests.RunSimulation(
         req_id=body.req_id or fresh.req_id(), force_run=body.force_run, compute_job_serial=body.compute_job_serial,
-        run=requests.RunSpec(
+        run=there.of(requests.RunSpec(
             uid=v.uid, simulation_type=body.simulation_type, simulation_id=body.simulation_id, compute_model=model.name,
             job_run_mode=model.kind, data=data, compute_job_hash=hash_, active_plan=v.site.plan(v.uid) if v.site.plan else None,
-        ),
+        )),
     )
     v.log(jid, {"reqId": request.req_id, "computeJid": jid, "report": body.report, "computeJobHash": hash_, "forceRun": body.force_run})
     reply = v.upstream.object("run-simulation", request)
@@ -51,7 +56,11 @@ def run_simulation(v: Visit) -> Reply:
         # it was computed once, but what it wrote is gone
         again = msgspec.structs.replace(request, req_id=_again(request.req_id), force_run=True)
         v.log(jid, {"reqId": again.req_id, "computeJid": jid, "forceRun": True, "reason": told["reason"]})
-        told = page.told(v.upstream.object("run-simulation", again))
+        reply = v.upstream.object("run-simulation", again)
+        told = page.told(reply)
+    if told["state"] == PENDING and (sign_in := reply.get("srException")):
+        # it is on file, and goes on by itself once its user has signed in
+        return {"state": SR_EXCEPTION, SR_EXCEPTION: _for_pages(sign_in, body.report), "run": told}
     return told
 
 
@@ -63,7 +72,8 @@ def run_status(v: Visit) -> Reply:
     hash_ = body.compute_job_hash
     if hash_ is None and body.models is not None:
         data = {
-            "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report, "models": body.models,
+            "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report,
+            "models": _where(body.models, model, body.report).models,
         }
         hash_ = v.site.simulations.hash(body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type))
     page = _Page(v, model, body.simulation_type, body.simulation_id, body.report)
@@ -111,6 +121,10 @@ class _Page:
     def told(self, reply: Reply, *, result: bool = True) -> Reply:
         """The reply for the page. Nothing that an app reports wins over what the supervisor knows."""
         status = {k: reply[k] for k in _TOLD if reply.get(k) is not None}
+        if (sign_in := reply.get("srException")) is not None:
+            status["signIn"] = _for_pages(sign_in, self._report)["params"]
+        if reply.get("position") is not None:
+            status["computeJobPosition"] = reply["position"]
         beside = self._reported(reply)
         if reply["state"] in ACTIVE:
             status |= self._next(reply)
@@ -169,9 +183,17 @@ class _Page:
         return True
 
 
+def _where(models: schemas.Data, model: Model, report: str) -> Where:
+    return where(models, (report, model.name), {field.name for field in model.fields})
+
+
+def _for_pages(sign_in: Reply, report: str) -> Reply:
+    return {**sign_in, "params": {**sign_in["params"], "report": report}}
+
+
 def _without_ours(fields: Mapping[str, Any]) -> Reply:
     """What an app says, less what only the supervisor can know: also where that says nothing."""
-    ours = {*_TOLD, "nextRequest", "nextRequestSeconds", "resultError"}
+    ours = {*_TOLD, "computeJobPosition", "signIn", "nextRequest", "nextRequestSeconds", "resultError"}
     return {k: v for k, v in fields.items() if k not in ours or k == "alert"}
 
 

@@ -4,10 +4,11 @@ Names of fields are Sirepo's. Requests may hold more than is named here: the cli
 user is never stands in a body.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ..protocol.batch import ClusterName
 from ..protocol.ids import ComputeJid, ComputeModel, ReqId, Sid, SimulationType, Uid
 from ..protocol.requests import Hash, KnownSerial
 from ..protocol.status import Status
@@ -16,6 +17,8 @@ Data = dict[str, Any]
 Method = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Deadline = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 Word = Annotated[str, msgspec.Meta(max_length=64)]
+UnixName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,127}\Z")]
+Secret = Annotated[str, msgspec.Meta(max_length=65_536)]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -105,6 +108,44 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     release: bool = False
 
 
+class SbatchCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a site asks for, to sign in there: a password, a one-time code, a private key, or several of them. Kept nowhere."""
+
+    username: UnixName
+    password: Secret | None = None
+    otp: Secret | None = None
+    private_key: Secret | None = None
+    passphrase: Secret | None = None
+    certificate: Secret | None = None
+
+    def __repr__(self) -> str:
+        return "SbatchCredentials()"
+
+
+class SbatchLogin(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Sign in to a cluster. Without its name: to that of the simulation's run, or else to the first one."""
+
+    sbatch_credentials: SbatchCredentials
+    cluster: ClusterName | None = None
+    simulation_type: SimulationType | None = None
+    simulation_id: Sid | None = None
+    compute_model: ComputeModel | None = None
+    report: ComputeModel | None = None
+
+    def __repr__(self) -> str:
+        return "SbatchLogin()"
+
+
+class SbatchLoginStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Does this user have to sign in? Of which cluster as in /sbatch-login."""
+
+    cluster: ClusterName | None = None
+    simulation_type: SimulationType | None = None
+    simulation_id: Sid | None = None
+    compute_model: ComputeModel | None = None
+    report: ComputeModel | None = None
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True):
     """Why not. error: a sentence for a person; advice: what to do next; retry: may the very same request succeed later?"""
 
@@ -135,11 +176,57 @@ class NextRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compute_job_start: float | None = None
 
 
+class SignIn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a user has to sign in, and why. reason: `no-creds`, `invalid-creds` or `general-connection-error`."""
+
+    is_modal: bool
+    is_sbatch_login: bool
+    reason: str
+    cluster: str | None = None
+    host: str | None = None
+    sentence: str | None = None
+    advice: str | None = None
+    simulation_type: str | None = None
+    simulation_id: str | None = None
+    compute_model: str | None = None
+    compute_jid: str | None = None
+    compute_job_serial: int | None = None
+    report: str | None = None
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a run waits, or did not complete. confidence: `certain`, `likely`, `possible` or `unknown`. tries: what a person can do."""
+
+    cause: str
+    confidence: str
+    sentence: str
+    tries: list[str] = msgspec.field(name="try", default_factory=list)
+
+
+class WhyReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The whole answer. evidence: what shows the cause; exclusions (`not`): what it is taken for and is not. traceback: of Python."""
+
+    state: str
+    cause: str | None = None
+    confidence: str | None = None
+    sentence: str = ""
+    evidence: list[str] = []
+    exclusions: list[str] = msgspec.field(name="not", default_factory=list)
+    tries: list[str] = msgspec.field(name="try", default_factory=list)
+    last_lines: str | None = None
+    termination_message: str | None = None
+    traceback: dict[str, Any] | None = None
+    attempt: int | None = None
+
+
 class StatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a run stands. Times are unix seconds.
 
     Beside these fields stand those that the app reports while it runs, and the result of a sequential run that completed.
-    A question about another hash or serial than the current one is answered `missing`, with the reason.
+    A question about another hash or serial than the current one is answered `missing`, with the reason. cluster: to which the run goes;
+    batch: what Slurm says of its job there. computeJobPosition: of the last event that it counts in; of two answers about one run the lower
+    one is older. why: of what waits or did not complete, the cause in a word and a sentence. signIn: what is to be known of it, or goes on,
+    only after its user has signed in there.
     """
 
     state: Status
@@ -158,11 +245,57 @@ class StatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     known: bool = True
     since: float | None = None
     over: bool = False
+    compute_job_position: int | None = None
     frame_count: int | None = None
     percent_complete: float | None = None
     next_request: NextRequest | None = None
     next_request_seconds: float | None = None
     result_error: ResultError | None = None
+    cluster: str | None = None
+    batch: dict[str, Any] | None = None
+    sign_in: SignIn | None = None
+    why: Why | None = None
+
+
+class SrException(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where the client is to take its user. routeName: `sbatchLogin`."""
+
+    route_name: str
+    params: SignIn
+
+
+class SrExceptionReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """First the user has to sign in to a cluster. run: the status of the run, which is on file and goes on by itself then."""
+
+    state: Literal["srException"]
+    sr_exception: SrException
+    run: StatusReply | None = None
+
+
+class LoginReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The user is signed in, as this unix user; what waited for it goes on."""
+
+    state: str = "ok"
+    login_success: bool = True
+    cluster: str | None = None
+    user: str | None = None
+
+
+class LoginStatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """ready: nobody has to sign in now. sentence: why somebody has to."""
+
+    ready: bool
+    cluster: str | None = None
+    host: str | None = None
+    access: str | None = None
+    user: str | None = None
+    sentence: str | None = None
+
+
+class ClustersReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The clusters of this house: defaults, limits, and what is known of their partitions."""
+
+    clusters: list[dict[str, Any]]
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

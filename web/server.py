@@ -118,8 +118,11 @@ def _many_descriptors() -> None:
 
 
 def _parent_is_gone(tell: Callable[[], object]) -> None:
-    """The parent never writes again: the end of its standard input is the end of the parent."""
-    while sys.stdin.buffer.read(1):
+    """The parent never writes again: the end of its standard input is the end of the parent.
+
+    By its descriptor: Python dies at its own end of a lock that this thread would hold while it waits in a buffered file.
+    """
+    while os.read(0, 1):
         continue
     tell()
 
@@ -151,9 +154,8 @@ def _source(settings: Settings) -> Source:
 
 
 def _opened_log(settings: Settings) -> tuple[Log, PkdebugSink]:
-    folder = os.path.join(settings.root, "log")
-    file = os.path.join(folder, "server.log") if os.path.isdir(folder) else None
-    log, sink = open_log("server", settings.log, Redactor(), stream=sys.stderr, file=file)
+    root = settings.root if os.path.isdir(os.path.join(settings.root, "log")) else None
+    log, sink = open_log("server", settings.log, Redactor(), stream=sys.stderr, root=root)
     log_uncaught(log)
     capture_logging(log)
     # waitress says with each burst that requests wait for a thread: that is what a queue is for

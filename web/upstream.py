@@ -50,6 +50,14 @@ class Upstream:
     def post(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> bytes:
         return self.reply(name, request, wait_secs).body
 
+    def once(self, name: str, request: msgspec.Struct, wait_secs: float) -> dict[str, Any]:
+        """The same for what must never be sent a second time, on a connection of its own."""
+        headers = {"Content-Type": "application/json"}
+        with self._connection() as connection:
+            sent = connection.stream(f"/api/{name}", headers, wait_secs, method="POST", body=msgspec.json.encode(request))
+            with Stream(*sent) as stream:
+                return object_of(stream.read())
+
     def object(self, name: str, request: msgspec.Struct) -> dict[str, Any]:
         return object_of(self.post(name, request))
 

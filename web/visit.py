@@ -1,5 +1,6 @@
 """One request on its way through its route: whose it is, what it brings, and what all routes share. Decides nothing."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from .upstream import Upstream
 
 #: A body of JSON may be so long; files have a limit of their own, which the supervisor keeps.
 MAX_BODY = 2 * 1024 * 1024
+_PLACE = re.compile(r"`(\$[.\w]*)`$")
 
 T = TypeVar("T")
 User = Callable[[flask.Request], str | None]
@@ -51,13 +53,22 @@ class Visit:
     def upstream(self) -> Upstream:
         return self.site.upstream
 
-    def body(self, type_: type[T]) -> T:
+    def secret_body(self, type_: type[T], limit: int) -> T:
+        """The same of what holds secrets: what does not fit is told by its place alone, for a key of it may be a password."""
+        try:
+            return self.body(type_, limit)
+        except Refusal as e:
+            found = _PLACE.search(e.sentence)
+            where = f": see {found[1]}" if found else ""
+            raise Refusal(e.code, e.sentence if e.code == "tooLarge" else f"this does not have the right form{where}") from None
+
+    def body(self, type_: type[T], limit: int = MAX_BODY) -> T:
         """The request's JSON as this type. Raises Refusal (badRequest, tooLarge, tooDeep)."""
-        self.request.max_content_length = MAX_BODY
+        self.request.max_content_length = limit
         try:
             return msgspec.json.decode(self.request.get_data(cache=False) or b"{}", type=type_)
         except werkzeug.exceptions.RequestEntityTooLarge:
-            raise Refusal("tooLarge", f"a request may take {MAX_BODY} bytes; upload large data as a file") from None
+            raise Refusal("tooLarge", f"a request may take {limit} bytes; upload large data as a file") from None
         except werkzeug.exceptions.HTTPException as e:
             raise Refusal("badRequest", f"the request was cut off: {e.description}") from None
         except msgspec.ValidationError as e:

@@ -13,6 +13,11 @@ export class ApiError extends Error {
     this.advice = advice;
     this.http = http;
   }
+
+  /** Nobody is signed in to this site; to sign in to a cluster is another matter. */
+  get isNobody() {
+    return this.http === 401 && !this.code.startsWith("signIn");
+  }
 }
 
 export const address = (path, query = {}) => {
@@ -46,8 +51,9 @@ export async function refusal(response) {
 
 export const get = async (path) => (await send(path, {})).json();
 
-export const post = async (path, body = {}) => {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+export const post = async (path, body = {}, patienceMs = PATIENCE_MS) => {
+  const headers = { "Content-Type": "application/json" };
+  const options = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(patienceMs) };
   return (await send(path, options)).json();
 };
 

@@ -7,8 +7,11 @@ import { fieldsForm } from "./form.js";
 import { framesView } from "./frames.js";
 import { openLive } from "./live.js";
 import { logView } from "./log.js";
+import { clusterSignIn } from "./cluster_sign_in.js";
 import { runsStore, valuesOf } from "./runs.js";
-import { duration, isActive, moment, sentence, sentenceOf, stateName, tone } from "./words.js";
+import { whereForm } from "./where.js";
+import { whyView } from "./why.js";
+import { batchOf, duration, isActive, moment, sentence, sentenceOf, stateName, tone } from "./words.js";
 
 const LINKS = { live: "live", asking: "asking every few seconds", lost: "no connection; trying again" };
 
@@ -19,14 +22,17 @@ let live = null;
 let filesOf = "";
 
 const frames = framesView();
+const why = whyView();
 const log = logView({ onWish: () => live?.reopen(), onError: showError });
-const store = runsStore({ onChange: changed, onError: showError });
+const signIn = clusterSignIn({ onSignedIn: signedIn });
+const store = runsStore({ onChange: changed, onError: showError, onSignIn: (params) => signIn.open(params) });
+const where = whereForm();
 
 // ---- notices
 
 /** Anything that went wrong, as a person can read it. What is not a refusal is a mistake of this page: the console has it. */
 function showError(error) {
-  if (error instanceof ApiError && error.http === 401) return welcome();
+  if (error instanceof ApiError && error.isNobody) return welcome();
   if (!(error instanceof ApiError)) console.error(error);
   const said = error instanceof ApiError ? error : { message: "something went wrong in this page", advice: "load it again" };
   const close = element("button", { type: "button", className: "quiet" }, "Close");
@@ -63,6 +69,7 @@ function welcome() {
 }
 
 function leave() {
+  signIn.close();
   live?.close();
   live = null;
   store.clear();
@@ -87,6 +94,7 @@ async function enter(name) {
   const found = (await get("apps")).apps;
   apps = new Map(found.map((app) => [app.name, app]));
   drawApps();
+  where.offer((await get("clusters")).clusters);
   await store.load(apps);
   drawRuns();
   live = openLive({ query: () => log.wish(), onEvent: heard, onLink: linked });
@@ -125,7 +133,7 @@ function linked(state, error) {
   const link = byId("link");
   link.dataset.link = state;
   setText(link, LINKS[state]);
-  if (error instanceof ApiError && error.http === 401) return welcome();
+  if (error instanceof ApiError && error.isNobody) return welcome();
   if (!(error instanceof ApiError) && error instanceof SyntaxError) console.error(error);
   if (state === "live") {
     store.stopAsking();
@@ -163,21 +171,22 @@ function drawFields() {
 
 byId("app").addEventListener("change", drawModels);
 byId("model").addEventListener("change", drawFields);
-byId("defaults").addEventListener("click", () => form.set({}));
+byId("defaults").addEventListener("click", () => { form.set({}); where.set({}); });
 
 byId("new").addEventListener("submit", (event) => {
   event.preventDefault();
-  const values = form.values();
+  const [values, there] = [form.values(), where.values()];
   const [app, model] = [chosenApp(), chosenModel()];
-  if (!values || !model) return;
+  if (!values || !there || !model) return;
   withButton(byId("start"), async () => {
     try {
-      const run = await store.start(app.name, randomWord(8), model.name, values);
+      const run = await store.start(app.name, randomWord(8), model.name, { ...values, ...there });
       select(run, true);
     } catch (error) {
       // a refusal that names a field is shown there
       const named = error instanceof ApiError && new RegExp(`models\\.${model.name}\\.(\\w+)`).exec(error.message);
-      if (!named || !form.mark(named[1], sentenceOf(error.message.replace(/^\S+ \((.*)\) must/, "$1 must")))) throw error;
+      const said = sentenceOf(error.message.replace(/^\S+ \((.*)\) must/, "$1 must"));
+      if (!named || !(form.mark(named[1], said) || where.mark(named[1], said))) throw error;
     }
   });
 });
@@ -260,6 +269,13 @@ function drawShown() {
   setText(byId("sentence"), sentence(status));
   byId("alert").hidden = !status.alert;
   setText(byId("alert"), status.alert ? sentenceOf(status.alert) : "");
+  setText(byId("batch-state"), batchOf(status));
+  byId("batch-state").hidden = !status.batch;
+  why.show({
+    path: address(`run-why/${run.simulationType}/${run.simulationId}/${run.model}`, { computeJobSerial: run.serial }), state: status.state,
+    stamp: `${run.key} ${run.serial} ${status.state} ${status.queueState ?? ""}`,
+  });
+  byId("sign-in-row").hidden = !(isActive(status) && status.signIn);
   byId("cancel").hidden = !isActive(status);
   byId("reuse").hidden = !store.modelOf(run) || !valuesOf(run);
   drawProgress(run);
@@ -299,14 +315,14 @@ async function drawFiles(run) {
   if (stamp === filesOf) return;
   filesOf = stamp;
   let names = [];
-  let why = isActive(status) ? "There are none yet." : "It never started, so there are none.";
+  let none = isActive(status) ? "There are none yet." : "It never started, so there are none.";
   const path = `${run.simulationType}/${run.simulationId}/${run.model}`;
   if (status.computeJobStart) {
     try {
       names = (await get(address(`run-files/${path}`, { computeJobSerial: run.serial }))).files;
-      why = "This run has left none.";
+      none = "This run has left none.";
     } catch (error) {
-      why = error instanceof ApiError ? sentenceOf(error.message) : "They cannot be listed.";
+      none = error instanceof ApiError ? sentenceOf(error.message) : "They cannot be listed.";
     }
   }
   if (stamp !== filesOf) return;
@@ -314,7 +330,7 @@ async function drawFiles(run) {
     const query = { suffix: name, computeJobSerial: run.serial };
     return element("li", {}, element("a", { href: address(`download-run-file/${path}/-1`, query).href, download: "" }, name));
   }));
-  setText(byId("no-files"), names.length ? "" : why);
+  setText(byId("no-files"), names.length ? "" : none);
 }
 
 byId("cancel").addEventListener("click", (event) => {
@@ -328,8 +344,19 @@ byId("reuse").addEventListener("click", () => {
   byId("model").value = shown.model;
   drawFields();
   form.set(valuesOf(shown));
+  where.set(valuesOf(shown));
   byId("start").focus();
 });
+
+byId("cluster-open").addEventListener("click", () => signIn.open({ ...shown.status.signIn, reason: "no-creds" }));
+
+/** What waited for it goes on by itself; here it is only asked for. */
+function signedIn() {
+  clearNotices();
+  store.askAll(shown).catch(showError);
+  // what the cluster has is told to those whom it has let in
+  get("clusters").then((found) => where.offer(found.clusters), showError);
+}
 
 // time passes also while nothing is heard
 setInterval(() => { if (shown?.status.state === "running") setText(byId("elapsed"), duration(elapsed(shown))); }, 200);
@@ -344,7 +371,7 @@ async function begin() {
   try {
     await enter(null);
   } catch (error) {
-    if (error instanceof ApiError && error.http === 401) byId("bench").hidden = true;
+    if (error instanceof ApiError && error.isNobody) byId("bench").hidden = true;
     showError(error);
   }
 }

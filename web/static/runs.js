@@ -13,16 +13,16 @@ const ASK_SECS = 2;
 /** What only the system knows of a run, whatever its own report says. */
 const OURS = new Set([
   "state", "reason", "error", "known", "since", "over", "superseded", "queueState", "jobStatusMessage", "elapsedTime", "canceledAfterSecs",
-  "computeJid", "computeJobHash", "computeJobSerial", "computeJobQueued", "computeJobStart", "computeJobEnd", "attempt", "exit", "runDir",
-  "position", "nextRequest", "nextRequestSeconds", "result", "resultError",
+  "computeJid", "computeJobHash", "computeJobSerial", "computeJobQueued", "computeJobStart", "computeJobEnd", "computeJobPosition", "attempt", "exit", "runDir",
+  "position", "nextRequest", "nextRequestSeconds", "result", "resultError", "batch", "signIn", "srException", "why",
 ]);
 const theirs = (report) => Object.fromEntries(Object.entries(report ?? {}).filter(([name]) => !OURS.has(name)));
 
 /** A status for the page, with what the run reports beside it. */
 const flat = (status) => ({ ...theirs(status.parallelStatus), ...status });
 
-/** onChange(run), onError(error). */
-export function runsStore({ onChange, onError }) {
+/** onChange(run), onError(error), onSignIn(params): a run that was just started goes on only after its user has signed in to a cluster. */
+export function runsStore({ onChange, onError, onSignIn = () => {} }) {
   const runs = new Map();
   let apps = new Map();
   let timer = 0;
@@ -55,23 +55,42 @@ export function runsStore({ onChange, onError }) {
     return run;
   }
 
-  /** What the page was told of a run, in a reply or an event. Returns the run, or null where it is none of ours. */
-  function hear(said) {
+  /** What the page was told of a run, in a reply or an event; asked: in the answer to a question about it, which leaves nothing out. Returns the run, or null where it is none of ours. */
+  function hear(said, asked = false) {
     const run = runs.get(said.computeJid);
     if (!run) return null;
     const serial = said.computeJobSerial ?? 0;
     if (serial && serial < run.serial) return run;
     const sameRun = serial === run.serial;
     if (sameRun && isActive(said) && !isActive(run.status)) return run;
+    // an answer that was under way while the stream told newer things
+    const position = said.computeJobPosition ?? said.position;
+    if (sameRun && position < run.position) return run;
+    run.position = position ?? (sameRun ? run.position : 0);
     const kept = sameRun ? reported(run.status) : {};
+    if (sameRun && !asked && signsOut(said)) kept.signIn = run.status.signIn;
     run.serial = serial || run.serial;
     run.hash = said.computeJobHash ?? (sameRun ? run.hash : null);
     run.at = said.computeJobQueued ?? run.at;
     run.status = { ...kept, ...flat(said) };
     run.heardAt = performance.now();
     onChange(run);
+    askWhere(run);
     return run;
   }
+
+  /** The stream of news says that somebody has to sign in, but not where. */
+  function askWhere(run) {
+    if (!signsOut(run.status)) {
+      run.askedWhere = null;
+    } else if (!run.status.signIn && run.askedWhere !== run.serial) {
+      run.askedWhere = run.serial;
+      ask(run).catch(onError);
+    }
+  }
+
+  /** It may be that its user has to sign in somewhere. */
+  const signsOut = (status) => isActive(status) && (status.queueState === "sign_in" || status.known === false);
 
   /** A status without a report does not take back the last one. */
   const reported = ({ frameCount, percentComplete, result }) => ({ frameCount, percentComplete, result });
@@ -90,12 +109,16 @@ export function runsStore({ onChange, onError }) {
   const named = (run) => ({ simulationType: run.simulationType, simulationId: run.simulationId, report: run.model });
 
   async function start(simulationType, simulationId, model, values) {
-    const said = await post("run-simulation", {
+    const answer = await post("run-simulation", {
       simulationType, simulationId, report: model, models: { [model]: values }, forceRun: false,
     });
+    const first = answer.state === "srException" ? answer.srException : null;
+    const said = first ? { ...answer.run, signIn: first.params } : answer;
     if (!runs.has(said.computeJid)) added(said.computeJid, simulationType, simulationId, model);
     rememberValues(said.computeJid, values);
-    return hear(said);
+    const run = hear(said);
+    if (first) onSignIn(first.params);
+    return run;
   }
 
   async function ask(run) {
@@ -114,7 +137,7 @@ export function runsStore({ onChange, onError }) {
 
   function heardWithResult(run, said) {
     const isResult = modelOf(run)?.kind === "sequential" && said.state === "completed";
-    hear(isResult ? { ...said, result: said } : said);
+    hear(isResult ? { ...said, result: said } : said, true);
   }
 
   async function cancel(run) {
@@ -132,6 +155,8 @@ export function runsStore({ onChange, onError }) {
   /** While the stream of news is not open. also(): what else is to be asked for. */
   function keepAsking(shown, also) {
     stopAsking();
+    // who answers next may have begun anew with an older log
+    for (const run of all()) run.position = 0;
     const mine = asking;
     const round = async () => {
       let pause = ASK_SECS;
@@ -142,7 +167,7 @@ export function runsStore({ onChange, onError }) {
         pause = Math.max(1, Math.min(...active.map((r) => r.status.nextRequestSeconds ?? ASK_SECS), active.length ? 60 : 10));
       } catch (error) {
         // that nobody answers is shown already
-        if (!(error instanceof ApiError) || error.http === 401) onError(error);
+        if (!(error instanceof ApiError) || error.isNobody) onError(error);
         pause = 5;
       }
       if (mine === asking) timer = setTimeout(round, pause * 1000);

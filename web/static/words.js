@@ -10,12 +10,24 @@ const TONES = { pending: "wait", running: "go", completed: "good", error: "bad" 
 const ENDS = {
   timeLimit: "it was stopped at its time limit", queueLimit: "it waited longer than it was allowed to",
   lost: "nobody knows what became of it", shutdown: "the machine that it ran on was shut down",
+  scheduler: "the cluster's scheduler ended it",
   startFailed: "it could not be started", agentStartFailed: "the agent that should have run it could not be started",
 };
 const GONE = {
   noRun: "There is no such run.", runDirNotFound: "It was computed once, but its files are gone. Start it again to have them back.",
   "computeJobSerial-mismatch": "Another run has taken its place.", "computeJobHash-mismatch": "A run with other values has taken its place.",
 };
+
+/** What Slurm has of it: where, and as which job. */
+export function batchOf(status) {
+  const { batch } = status;
+  if (!batch) return "";
+  const said = [batch.cluster && `on ${batch.cluster}`, batch.jobId && `Slurm job ${batch.jobId}`, batch.partition && `partition ${batch.partition}`];
+  if (batch.state) said.push(batch.reason && batch.reason !== "None" ? `${batch.state} (${batch.reason})` : batch.state);
+  if (batch.nodes) said.push(`nodes ${batch.nodes}`);
+  if (isActive(status) && batch.startsAt && status.state === "pending") said.push(`expected to start at ${moment(batch.startsAt)}`);
+  return said.filter(Boolean).join(" · ");
+}
 
 export const isActive = (status) => status.state === "pending" || status.state === "running";
 
@@ -26,6 +38,7 @@ export const tone = (status) => (isActive(status) && status.known === false ? "w
 /** One sentence: what it does, waits for, or how it ended. */
 export function sentence(status) {
   if (isActive(status) && status.known === false) {
+    if (status.signIn) return `${sentenceOf(status.signIn.sentence ?? "nobody is signed in there")} It goes on, and will be heard of after that.`;
     return "Its agent cannot be asked at the moment, so nobody can say how far it is. It goes on, and will be heard of again.";
   }
   switch (status.state) {
@@ -40,7 +53,7 @@ export function sentence(status) {
         ? `It was stopped at its limit of ${duration(status.canceledAfterSecs)}.`
         : sentenceOf(ENDS[status.reason] ?? "it was canceled");
     case "error":
-      return sentenceOf(status.error ?? ENDS[status.reason] ?? "it failed and did not say why; the log may");
+      return sentenceOf(explained(status) ?? status.error ?? ENDS[status.reason] ?? "it failed and did not say why; the log may");
     case "missing":
       return GONE[status.reason] ?? "There is no such run.";
     case "job_run_purged":
@@ -49,6 +62,9 @@ export function sentence(status) {
       return sentenceOf(String(status.state));
   }
 }
+
+/** What a bare exit code or signal means; nothing where the run said by itself what went wrong, which tells its user more. */
+const explained = ({ why, error }) => (why && (!error || /^(exit code|ended by signal) \d/.test(error)) ? why.sentence : undefined);
 
 /** Begins with a capital letter and ends with a full stop. */
 export function sentenceOf(text) {
