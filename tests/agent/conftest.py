@@ -19,7 +19,7 @@ import jobscribe
 import msgspec
 import psutil
 import pytest
-from jobscribe.agent.job_script import script
+from jobscribe.protocol.job_script import script
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import Token, parse_token
 from jobscribe.protocol.messages import TaskSpec

@@ -152,6 +152,18 @@ async def test_what_was_dropped_is_skipped_and_counted(folder: Path, log: Path, 
     assert (await evidence.read(NAME, "stdout", 10, 1000, 0, running)).end
 
 
+@pytest.mark.parametrize("note", [None, "many", '{"from": 0, "to": "many"}', '{"from": 0, "to": 1e999}', '{"from": 0, "to": 1' + "0" * 40 + "}", "[" * 200_000, '{"from": 9}'])
+async def test_a_note_that_a_job_wrote_itself_holds_nobody_up(folder: Path, log: Path, running: Running, note: str | None) -> None:
+    """None: a pipe that nobody writes to."""
+    _append(log, b"its output")
+    path = log.with_name(log.name + ".dropped")
+    if note is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(note)
+    assert (await asyncio.wait_for(Evidence(folder).read(NAME, "stdout", 0, 1000, 0, running), 5)).data == b"its output"
+
+
 async def test_a_hole_that_is_punched_while_it_is_read_is_not_taken_for_output(
     folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,6 +1,7 @@
 """An app's run, by a real keeper: whatever an app or its code does, its user gets a sentence, and the status stays true."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import jobscribe
 import pytest
 from jobscribe.agent import job_input
-from jobscribe.agent.job_script import script
+from jobscribe.protocol.job_script import script
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import AppInput, TaskSpec
@@ -337,6 +338,15 @@ def test_a_code_that_cleans_up_gets_its_time_and_no_result_is_read(runs: Runs, k
     end = keeper.end_of(token)
     assert (end.stop_reason, end.signal, end.termination_message) == ("cancel", signal.SIGTERM, None)
     assert keeper.text(token) == "cleaned up\n"
+
+
+def test_the_warning_of_a_scheduler_is_for_the_code(runs: Runs, keeper: Keeper) -> None:
+    """SIGUSR1 goes to the whole process group: the job command and the app's side of it live on, the code decides for itself."""
+    token = runs.launch("outcome_explains", sh="trap 'echo saved; exit 5' USR1; sleep $NAP & wait")
+    (nap, *_) = until(keeper.naps)
+    os.killpg(os.getpgid(nap.pid), signal.SIGUSR1)
+    end = keeper.end_of(token)
+    assert (end.signal, end.code) == (None, 5) and keeper.text(token) == "saved\n"
 
 
 def test_the_codes_own_exit_is_told_also_when_it_was_stopped(runs: Runs, keeper: Keeper) -> None:

@@ -211,3 +211,13 @@ def test_what_the_keeper_says_together_with_its_hello_is_heard(tmp_path: Path) -
         ours.close()
         agent.wait(10)
     assert (tmp_path / "stderr").read_text() == ""
+
+
+async def test_a_job_that_shuts_its_folder_at_once_is_not_followed_and_troubles_nobody(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shut(path: object, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as m:
+        m.setattr(os, "stat", shut)
+        watched.reports.follow(TOKEN)
+    assert watched.reports._following == {}

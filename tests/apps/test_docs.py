@@ -6,7 +6,7 @@ from typing import get_args
 import jobscribe
 import msgspec
 import pytest
-from jobscribe.agent.job_script import contract
+from jobscribe.protocol.job_script import contract
 from jobscribe.apps import app, registry
 from jobscribe.protocol import messages, reports
 from jobscribe.protocol.ids import Token

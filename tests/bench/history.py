@@ -40,7 +40,7 @@ def fill(root: Path, finished: int, running: int) -> float:
 def _events(uid: str, sid: str, jid: str, over: bool) -> list[JobEvent]:
     at = 1_700_000_000.0
     token = Token(jid, int(at), 1, "main", 0)
-    spec = RunSpec(uid=uid, simulation_id=sid, command=("/bin/true",), compute_job_hash="0" * 32)
+    spec = RunSpec(uid=uid, simulation_id=sid, driver="local", command=("/bin/true",), compute_job_hash="0" * 32)
     key = AgentKey("local", "sequential", uid, "localhost")
     events: list[JobEvent] = [
         RunRequested(at=at, serial=int(at), spec=spec, run_dir=f"/run/{jid}", req_id=f"req-{sid}"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jobscribe.agent import keeper
-from jobscribe.agent.job_script import script
+from jobscribe.protocol.job_script import script
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import TaskSpec
 

@@ -55,6 +55,7 @@ def test_an_agent_may_import_apps_and_nothing_else_of_its_floor(house: pathlib.P
         ("supervisor", "from ..cli import __doc__ as about", "Floors"),
         ("drivers", "from ..service import config", "service is for the server processes only"),
         ("agent", "import click", "An agent needs"),
+        ("agent", "import prometheus_client", "An agent needs"),
         ("runtime", "import pykern.pkdebug", "An agent needs"),
         ("supervisor", "import pykern.pkdebug", "pykern is used in service only"),
     ],

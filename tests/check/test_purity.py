@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PURE = (
     "protocol/*.py", "db/events.py", "db/state.py", "db/job.py", "db/agent.py", "db/store.py", "db/folding.py", "db/projection.py", "db/story.py",
     "db/usage.py",
-    "supervisor/core/**/*.py", "supervisor/job_metrics.py", "supervisor/series.py", "agent/session.py", "drivers/slurm*.py",
+    "supervisor/core/**/*.py", "supervisor/why/*.py", "supervisor/job_metrics.py", "supervisor/series.py", "agent/session.py", "agent/slurm/*.py",
 )
 #: Shapes that pure modules may know although their neighbours act: contracts and plain data.
 SHAPES = ("drivers/driver.py", "__init__.py")

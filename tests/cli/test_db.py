@@ -1,5 +1,6 @@
 """`jobscribe db ...` on a small store, as an operator types it."""
 
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -169,3 +170,18 @@ def test_a_root_without_a_store_is_an_error(run: Run, tmp_path: Path) -> None:
         assert "no event store" in ended.err
     assert not (tmp_path / "none").exists()
     assert run("db", "check", "--url", "http://127.0.0.1:1").code == 2
+
+
+@pytest.mark.parametrize("args", [("story", JIDS[0]), ("check",), ("export",), ("rebuild",), ("repair",)])
+def test_the_store_of_somebody_else_is_said_and_is_no_accident(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]) -> None:
+    real = os.listdir
+
+    def refused(path: Any = ".") -> list[str]:
+        if str(path) == str(root / "db"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", refused)
+    ended = run("--root", str(root), "db", *args)
+    assert (ended.code, ended.out) == (125, "")
+    assert "belongs to somebody else" in ended.err and "as the user who owns the root" in ended.err

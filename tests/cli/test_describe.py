@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobscribe.cli.describe import checked
+from jobscribe.protocol.described_batch import BATCH
 from jobscribe.protocol.described_roles import ROLE
 from jobscribe.protocol.description import JOB
 
@@ -157,6 +158,44 @@ def test_a_dry_run_of_several_names_who_waits_for_whom(run: Run, fake: Fake, fil
     assert items[1]["plan"]["environment"]["ARRAY_INDEX"] == "1"
 
 
+CONTAINERS = """name: x
+driver: docker
+image: python:3.11
+roles:
+  ps: {command: a}
+  worker: {command: b, tasks: 2, image: "registry.example.org:5000/team/solver:2", memory: 2GB, shm: 1GB, volumes: [data, /users/x]}
+"""
+
+
+def test_a_dry_run_shows_image_limits_and_volumes_of_each_role(run: Run, fake: Fake, file: Any) -> None:
+    lines = run("job", "submit", "--dry-run", "-f", file(CONTAINERS)).out.splitlines()
+    assert "  role ps: 1 x 1 CPU, 100 MB, 64 MB shm, image python:3.11" in lines
+    worker = "  role worker: 2 x 1 CPU, 2048 MB, 1024 MB shm, image registry.example.org:5000/team/solver:2, volumes data /users/x"
+    assert worker in lines
+    roles = run("job", "submit", "--json", "--dry-run", "-f", file(CONTAINERS)).json()["items"][0]["plan"]["roles"]
+    assert [(r["image"], r["volumes"]) for r in roles] == [("python:3.11", []), ("registry.example.org:5000/team/solver:2", ["data", "/users/x"])]
+
+
+def test_a_volume_that_the_supervisor_refuses_is_told_with_its_line(run: Run, fake: Fake, file: Any) -> None:
+    body = {"state": "error", "code": "volumeRefused", "error": "there is no volume of this name", "advice": "name another", "retry": False}
+    fake.failures.append(("run-plan", (400, json.dumps(body).encode())))
+    path = file(CONTAINERS)
+    ended = run("job", "submit", "--dry-run", "-f", path)
+    assert ended.code == 125
+    assert f"{path}:4: roles: there is no volume of this name; right: name another" in ended.err
+
+
+def test_images_and_volumes_that_cannot_be_are_told_with_their_lines(alone: Run, file: Any) -> None:
+    path = file(CONTAINERS.replace("python:3.11", "Python").replace("[data, /users/x]", "[../data]").replace("solver:2", "solver:"))
+    ended = alone("job", "lint", path)
+    assert ended.code == 1
+    assert [line.split(": ")[:2] for line in ended.out.splitlines()[:3]] == [
+        [f"{path}:3", "error"], [f"{path}:6", "error"], [f"{path}:6", "error"],
+    ]
+    for word in ("image: ", "capital letters", "roles.worker.image: ", "no tag", "roles.worker.volumes[0]: it is a relative path"):
+        assert word in ended.out
+
+
 def test_a_dry_run_of_what_no_machine_has(run: Run, fake: Fake, file: Any) -> None:
     path = file("jobs:\n- name: a\n  command: x\n- name: b\n  roles:\n    w:\n      cpu: 200\n      command: x\n")
     ended = run("job", "submit", "--dry-run", "-f", path)
@@ -222,13 +261,15 @@ def test_the_page_names_every_key_and_no_other() -> None:
 
     assert keys("A job") == set(JOB)
     assert keys("A role") == set(ROLE)
+    assert keys("On a cluster") == set(BATCH)
 
 
 def test_the_example_on_the_page_is_right(alone: Run, file: Any) -> None:
     blocks = re.findall("```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 1
-    assert (ended := alone("job", "lint", file(blocks[0]))).code == 0, ended
-    assert ended.out == ""
+    assert len(blocks) == 3
+    for block in blocks:
+        assert (ended := alone("job", "lint", file(block))).code == 0, ended
+        assert ended.out == ""
 
 
 def test_a_key_that_is_there_twice_hides_no_other_problem(tmp_path: Path) -> None:

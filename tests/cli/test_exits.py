@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobscribe.cli import insight
 
 Run = Callable[..., Any]
 
@@ -30,9 +31,37 @@ def test_an_exit_code_a_signal_or_a_row_is_explained(offline: Run, code: str, fi
 
 def test_what_is_told_of_one(offline: Run) -> None:
     out = offline("job", "exits", "137").out
-    for text in ("  reason   It exited with 137", "  type     platform: of the platform", "  again    trying again helps", "  try      Submit", "exits -9 "):
+    for text in ("  reason   It exited with 137", "  type     platform: of the platform", "  again    trying again helps", "  try      Submit", "explain-exit -9 ", "  may be   SIGKILL: memory that ran out"):
         assert text in out
     assert "a hint: it decides nothing" in offline("job", "exits", "5001").out
+
+
+@pytest.mark.parametrize("code", ["137", "SIGSEGV", "-11", "2001", "5001", "0", "255"])
+def test_both_commands_explain_alike(offline: Run, code: str) -> None:
+    assert offline("explain-exit", code).out == offline("job", "exits", code).out
+    assert offline("explain-exit", "--json", code).json() == offline("job", "exits", "--json", code).json()
+
+
+@pytest.mark.parametrize(("code", "first", "cause"), [
+    ("0:9", "signal 9 (SIGKILL): killed from outside (3009)", "killed (unknown, by this alone)"), ("1:0", "exit code 1: failed (9000)", "exit (certain"),
+    ("0:0", "exit code 0: it completed", ""), ("127:0", "exit code 127: command not found (4127)", "notFound (likely"),
+    ("-9", "signal 9 (SIGKILL)", "killed"), ("139", "exit code 139: child crashed (4139)", "crash (likely"),
+    ("141", "exit code 141: ", "brokenPipe (likely"), ("255", "exit code 255: ", "launcher (possible"),
+])
+def test_slurms_two_numbers_and_the_cause_that_a_code_alone_is(offline: Run, code: str, first: str, cause: str) -> None:
+    ended = offline("explain-exit", code)
+    assert (ended.code, ended.err) == (0, "") and ended.out.startswith(first)
+    assert f"  cause    {cause}" in ended.out if cause else "cause" not in ended.out
+    assert ("  find out jobscribe job why JOB" in ended.out) is (not code.startswith("0:0"))
+
+
+def test_a_cause_is_explained_by_its_word(offline: Run) -> None:
+    out = offline("explain-exit", "outofmemory").out
+    assert out.splitlines()[0] == "outOfMemory: Memory ran out, and the kernel killed a process of it."
+    for text in ("  whose    of the job", "  not      canceled by anyone", "           a time limit", "  try      give it more memory"):
+        assert text in out
+    value = offline("explain-exit", "--json", "host_down").json()["cause"]
+    assert (value["word"], value["whose"]) == ("host_down", "platform") and value["try"] and "fault of the job" in value["not"][0]
 
 
 def test_the_whole_table(offline: Run) -> None:
@@ -41,7 +70,9 @@ def test_the_whole_table(offline: Run) -> None:
     assert len(lines) > 40
     assert any(line.split()[0] == "3011" and line.endswith("signal SIGSEGV") for line in lines)
     assert any(line.split()[0] == "5001" and "(hint)" in line for line in lines)
-    items = offline("job", "exits", "--json").json()["items"]
+    value = offline("job", "exits", "--json").json()
+    assert {"outOfMemory", "killed", "slurm"} <= {c["word"] for c in value["causes"]}
+    items = value["items"]
     assert len(items) == len(lines) - 1 and items[0]["code"] == 1001
 
 
@@ -52,7 +83,7 @@ def test_as_json(offline: Run) -> None:
     assert offline("job", "exits", "--json", "0").json()["row"] is None
 
 
-@pytest.mark.parametrize("code", ["300", "999", "-65", "-0", "7777", "SIGNOPE", "x", "--nosuch", "1.5", "", "²"])
+@pytest.mark.parametrize("code", ["300", "999", "-65", "-0", "7777", "SIGNOPE", "x", "--nosuch", "1.5", "", "²", "0:65", "256:0", "1:2:3", "a:9", ":", "exit:"])
 def test_what_is_no_exit_is_wrong_usage(offline: Run, code: str) -> None:
     ended = offline("job", "exits", code)
     assert (ended.code, ended.out) == (2, "")
@@ -81,3 +112,40 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
     ]
     assert "  try      Correct the input." in lines
     assert run("job", "why", "--json", jid).json()["diagnosis"]["matched"] == "two \x1b[2J"
+
+
+@pytest.mark.parametrize(("changes", "head"), [
+    ({"cause": "outOfMemory", "confidence": "likely"}, "error (outOfMemory, likely): it"), ({"cause": "killed", "confidence": "unknown"}, "error (killed, by whom is not known): it"),
+    ({"cause": "lost", "confidence": "unknown"}, "error (lost): it"), ({"attempt": 3}, "attempt 3 error (exit): it"), ({"cause": "error"}, "error: it"),
+])
+def test_the_first_line_has_the_cause_and_how_sure_it_is(run: Run, fake: Any, changes: dict[str, Any], head: str) -> None:
+    run("job", "submit", "-q", "--", "x")
+    (jid,) = fake.jobs
+    fake.end(jid, code=3)
+    fake.why = changes
+    assert run("job", "why", jid).out.splitlines()[0].startswith(f"job {jid} {head}")
+
+
+def test_an_exception_is_told_with_where_it_came_from_and_what_a_fault_handler_saw(run: Run, fake: Any) -> None:
+    run("job", "submit", "-q", "--", "x")
+    (jid,) = fake.jobs
+    fake.end(jid, code=3)
+    fake.why = {"traceback": {"last": "ValueError: x\x1b[2J", "frames": ["a.py:3 in f", "b.py:1 in g"]}}
+    out = run("job", "why", jid).out
+    assert "  python   ValueError: x ?[2J\n             b.py:1 in g\n             a.py:3 in f\n" in out.replace("x?", "x ?") and "\x1b" not in out
+    fake.why = {"faulthandler": ["Fatal Python error: Aborted", "a.py:3 in f"]}
+    assert "  python   Fatal Python error: Aborted\n             a.py:3 in f\n" in run("job", "why", jid).out
+
+
+def test_a_cause_that_is_written_nearly_right_is_named(run: Any) -> None:
+    ended = run("explain-exit", "outofmemoryy")
+    assert ended.code == 2 and "near it: outOfMemory" in ended.err
+    assert "near it" not in run("explain-exit", "qqqqqq").err
+
+
+@pytest.mark.parametrize(("confidence", "sure"), [("certain", True), ("likely", True), ("possible", False), ("unknown", False)])
+def test_whose_it_is_is_no_more_sure_than_what_it_was(confidence: str, sure: bool) -> None:
+    told = list(insight.told("j", {"state": "error", "cause": "killed", "confidence": confidence, "sentence": "s", "diagnosis": {
+        "code": 1, "phrase": "p", "reason": "r", "type": "platform", "behavior": "transient", "whose": "of the platform", "again": "helps",
+    }}))
+    assert any("if that is so: of the platform; helps" in line for line in told) is not sure

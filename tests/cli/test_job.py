@@ -84,6 +84,23 @@ def test_a_name_that_is_none_is_an_error_with_a_sentence(run: Run, jids: list[st
     assert code in ended.err.replace("3 jobs begin", "several")
 
 
+def test_what_is_near_a_name_is_told(run: Run, jids: list[str]) -> None:
+    wrong = jids[0][9:15] + "??"
+    assert f"near it: job {jids[0]}" in run("job", "why", jids[0][9:15] + "zz").err
+    assert f"near it: job {jids[0]}" in run("trace", jids[0][9:15] + "zz").err
+    assert "is named by" in run("job", "why", wrong).err
+    assert "an id is made of" in run("trace", wrong).err
+
+
+def test_a_user_that_is_none_is_said_in_words(run: Run) -> None:
+    ended = run("--uid", "alice", "job", "list")
+    assert ended.code == 2 and "--uid is eight letters or digits" in ended.err and "regex" not in ended.err
+
+
+def test_a_trace_is_found_by_the_beginning_of_a_simulation_id(run: Run, jids: list[str]) -> None:
+    assert run("trace", jids[0][9:]).out == run("trace", jids[0]).out
+
+
 def test_last_of_nothing_is_an_error(run: Run) -> None:
     assert "there is no job yet" in run("job", "status", "last").err
 

@@ -41,6 +41,27 @@ def test_output_goes_where_it_belongs_and_the_code_is_the_jobs(run: Run, fake: F
     assert (ended.code, ended.out, ended.err) == (0, "to out\nno newline at the end", "to err\n")
 
 
+def test_with_an_image_it_is_a_run_with_one_task_in_a_container(run: Run, fake: Fake) -> None:
+    playing(fake, out=b"hello\n", code=3)
+    ended = run(
+        "run", "--driver", "docker", "--image", "python:3.11", "--cpu", "2", "--memory", "1.5GB", "--gpu", "1", "--shm", "128", "--volume", "data",
+        "--volume", "/users/x", "--env", "A=b", "--", "sh", "-c", "exit 3",
+    )
+    assert (ended.code, ended.out) == (3, "hello\n")
+    spec = fake.submitted()[0]
+    assert (spec["driver"], spec["command"], spec["env"]) == ("docker", [], {"A": "b"})
+    (main,) = spec["roles"]
+    assert (main["name"], main["tasks"], main["command"], main["image"]) == ("main", 1, ["sh", "-c", "exit 3"], "python:3.11")
+    assert (main["cpu"], main["memoryMb"], main["gpu"], main["shmMb"], main["volumes"]) == (2, 1536, 1, 128, ["data", "/users/x"])
+
+
+def test_without_any_of_these_it_is_a_plain_run(run: Run, fake: Fake) -> None:
+    playing(fake, code=0)
+    assert run("run", "--driver", "docker", "--", "true").code == 0
+    spec = fake.submitted()[0]
+    assert (spec["driver"], spec["command"], spec["roles"]) == ("docker", ["true"], [])
+
+
 @pytest.mark.parametrize(("end", "code"), [
     ({"code": 3}, 3), ({"code": 255}, 255), ({"code": None, "signal": 9}, 137), ({"code": None, "signal": 15}, 143),
     ({"code": 0, "state": "canceled"}, 125), ({"code": None, "signal": 15, "state": "canceled"}, 143),

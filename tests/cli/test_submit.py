@@ -49,7 +49,31 @@ def test_wrong_options_are_usage_errors_and_submit_nothing(run: Run, fake: Fake,
     assert fake.requests == []
 
 
-@pytest.mark.parametrize("args", [["--time-limit", "0"], ["--env", "1BAD=x"], ["--name", "x" * 2000]])
+def test_commands_of_a_file_are_tasks_of_their_own_too(run: Run, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "commands").write_text("echo a\necho b\n")
+    assert run("job", "submit", "-q", "--image", "busybox:1", "--from", str(tmp_path / "commands")).code == 0
+    said = [[(r["command"], r["image"], r["memoryMb"], r["shmMb"]) for r in job["spec"]["roles"]] for job in fake.jobs.values()]
+    assert said == [[(["/bin/sh", "-c", f"echo {x}"], "busybox:1", 100, 64)] for x in "ab"]
+
+
+def test_little_memory_takes_shared_memory_with_it(run: Run, fake: Fake) -> None:
+    assert run("job", "submit", "-q", "--memory", "32", "--", "x").code == 0
+    (main,) = fake.submitted()[0]["roles"]
+    assert (main["image"], main["memoryMb"], main["shmMb"]) == (None, 32, 32)
+
+
+@pytest.mark.parametrize(("args", "words"), [
+    (["--image", "Python"], ["--image", "capital letters"]), (["--image", ""], ["--image", "empty"]), (["--memory", "much"], ["--memory", "'2GB'"]),
+    (["--memory", "64", "--shm", "65"], ["--shm", "at most the memory"]), (["--volume", "a/b"], ["--volume", "relative path"]),
+    (["--volume", "data", "--volume", "data"], ["--volume", "twice"]), (["--cpu", "0"], ["--cpu"]), (["--gpu", "-1"], ["--gpu"]),
+])
+def test_what_no_task_can_ask_for_is_a_usage_error(run: Run, fake: Fake, args: list[str], words: list[str]) -> None:
+    ended = run("job", "submit", *args, "--", "x")
+    assert (ended.code, fake.requests) == (2, [])
+    assert [w for w in words if w not in ended.err] == []
+
+
+@pytest.mark.parametrize("args", [["--time-limit", "0"], ["--env", "1BAD=x"], ["--name", "x" * 2000], ["--driver", "UP"]])
 def test_values_that_have_no_shape_are_refused_with_a_sentence(run: Run, fake: Fake, args: list[str]) -> None:
     ended = run("job", "submit", *args, "--", "x")
     assert ended.code == 125
@@ -77,9 +101,10 @@ def test_many_lines_go_in_slices_of_a_thousand(run: Run, fake: Fake, monkeypatch
     assert len(set(ended.out.split())) == 2500
 
 
-def test_long_lines_make_smaller_slices(run: Run, fake: Fake, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--image", "busybox:1"]])
+def test_long_lines_make_smaller_slices(run: Run, fake: Fake, tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "commands").write_text(("echo " + "x" * 100_000 + "\n") * 25)
-    assert run("job", "submit", "-q", "--from", str(tmp_path / "commands")).code == 0
+    assert run("job", "submit", "-q", *options, "--from", str(tmp_path / "commands")).code == 0
     assert [len(body["runs"]) for path, body in fake.requests if path == "run-many"] == [10, 10, 5]
 
 

@@ -52,6 +52,21 @@ def test_tasks_are_a_table_with_state_exit_place_time_and_pid(run: Run, jid: str
     ]
 
 
+def test_tasks_in_containers_tell_host_address_image_and_container(run: Run, fake: Fake) -> None:
+    run("job", "submit", "-q", "--", "x")
+    jid = next(iter(fake.jobs))
+    fake.gang(jid, [
+        {"role": "ps", "state": "running", "pid": 41, "host": "h1", "address": "10.208.0.2", "ports": {"http": [30000]}, "image": "python:3.11",
+         "container": "srj-t-user0001-0123456789ab"},
+        {"role": "worker", "host": "h2", "address": "10.208.0.3", "image": None, "container": "srj-t-user0001-ab0123456789"},
+        {"role": "other", "host": "h3", "address": "10.0.0.3"},
+    ])
+    rows = [" ".join(line.split()) for line in run("job", "tasks", jid).out.splitlines()[2:]]
+    assert rows[0].startswith("ps/0 running - h1 10.208.0.2 http:30000 image:python:3.11 container:srj-t-user0001-0123456789ab ")
+    assert rows[1:] == ["worker/0 placed - h2 10.208.0.3 container:srj-t-user0001-ab0123456789 - -", "other/0 placed - 10.0.0.3 - -"]
+    assert [t.get("image", "-") for t in run("--json", "job", "tasks", jid).json()["tasks"]] == ["python:3.11", None, "-"]
+
+
 def test_only_those_that_failed(run: Run, jid: str, fake: Fake) -> None:
     assert [line.split()[0] for line in run("job", "tasks", jid, "--failed").out.splitlines()[2:]] == ["worker/1"]
     assert [t["index"] for t in run("--json", "job", "tasks", jid, "--failed").json()["tasks"]] == [1]
@@ -229,6 +244,17 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
     told = run("job", "shell", jid)
     assert told.code == 125
     assert "is on node7" in told.err and "/bin/sh /far/away/script.sh --shell" in told.err
+
+
+@pytest.mark.parametrize(("key", "state", "how"), [
+    ("docker.sequential.LoIEQ6fa@h1", "running", "on h1: docker exec -it srj-s-LoIEQ6fa /bin/sh /far/away/script.sh --shell"),
+    ("docker.container.LoIEQ6fa@h1", "running", "on h1: docker exec -it srj-t-1 /bin/sh /far/away/script.sh --shell"),
+    ("docker.container.LoIEQ6fa@h1", "held", "srj-t-1 on h1, runs no more; make one like it from the `docker run`"),
+])
+def test_a_task_in_a_container_is_entered_there(run: Run, jid: str, fake: Fake, key: str, state: str, how: str) -> None:
+    fake.jobs[jid]["gang"][3].update(agentKey=key, state=state, container="srj-t-1", evidence="/far/away")
+    told = run("job", "shell", jid, "--role", "worker", "--index", "1")
+    assert told.code == 125 and how in told.err, told.err
 
 
 def test_another_unix_user_is_told_who_may(run: Run, jid: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

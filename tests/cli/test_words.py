@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.cli import computations, descendants
+from jobscribe.cli import computations, descendants, screen
 from jobscribe.cli.quantities import BYTES, SECS, duration, moment
-from jobscribe.cli.screen import clean
+from jobscribe.cli.screen import REPEAT_SECS, Screen, clean
 
 
 @pytest.mark.parametrize(("text", "secs"), [("30", 30.0), ("1.5", 1.5), ("10m", 600.0), ("2H", 7200.0), ("1d", 86400.0), ("0", 0.0)])
@@ -50,6 +50,16 @@ def test_cleaned_text_moves_no_cursor(text: str) -> None:
 def test_cleaned_text_keeps_what_people_write() -> None:
     assert clean("Grüße, 世界\tok") == "Grüße, 世界 ok"
     assert clean("\x1b[2J\x9b2J\u202e") == "?[2J?2J?"
+
+
+def test_a_log_gets_what_is_new_at_once_and_the_same_with_other_seconds_seldom(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said, now = Screen(json=False), 100.0
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
+    for second in range(1, 26):
+        now += 1.0
+        said.progress(f"a1 waits for {duration(float(second))}: the {'agent' if second < 15 else 'slot'}", float(second))
+    lines = [line.partition(" waits for ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["2.00 s: the agent", f"{duration(2 + REPEAT_SECS)}: the agent", "15.0 s: the slot", f"{duration(15 + REPEAT_SECS)}: the slot"]
 
 
 @pytest.mark.parametrize(("line", "permille"), [

@@ -42,6 +42,8 @@ class FakeSupervisor:
         self.root, self.token = root, token
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
+        #: what `job-why` says instead
+        self.why: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
         #: (path, answer) in order: the next request to the path gets this instead; b"" as body cuts the connection
         self.failures: list[tuple[str, tuple[int, bytes]]] = []
@@ -60,6 +62,9 @@ class FakeSupervisor:
         self.held: Callable[[str], bool] = lambda path: False
         #: indices of which an array's run is refused
         self.refused_indices: set[int] = set()
+        #: who may sign in: name to (password, code); and who is in
+        self.accounts: dict[str, tuple[str | None, str | None]] = {"joe": ("correct horse", "123456")}
+        self.signed_in: str | None = None
         self._serial = 1_700_000_000
         self._lock = threading.RLock()
         self._loop = asyncio.new_event_loop()
@@ -166,10 +171,20 @@ class FakeSupervisor:
     def _run_simulation(self, body: dict[str, Any]) -> dict[str, Any]:
         return self._submit(body["run"], body["reqId"])
 
+    def _sbatch_login_status(self, body: dict[str, Any]) -> dict[str, Any]:
+        about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "access": "ssh", "user": self.signed_in}
+        return {"state": "ok", "ready": self.signed_in is not None, "sentence": None, **about}
+
+    def _sbatch_login(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.accounts.get(body["username"]) != (body["password"], body["otp"]):
+            raise Refused("signInRefused", "login.example.org has not accepted the password")
+        self.signed_in = body["username"]
+        return {**self._sbatch_login_status(body), "loginSuccess": True}
+
     def _run_many(self, body: dict[str, Any]) -> dict[str, Any]:
         runs = []
         for n, spec in enumerate(body["runs"]):
-            if "refuse-me" in spec["command"][-1]:
+            if "refuse-me" in (spec["command"] or spec["roles"][0]["command"])[-1]:
                 runs.append(json.loads(error("badRequest", "this one not")[1]))
             else:
                 reply = self._submit(spec, f"{body['reqId']}.{n}")
@@ -382,6 +397,7 @@ class FakeSupervisor:
         jid = self._find(body)
         return {
             "computeJid": jid, "state": self.jobs[jid]["state"], "cause": "exit", "sentence": "it ended by itself with exit code 3",
+            "reason": "exit", "confidence": "certain", "attempt": 1, "role": "main", "index": 0, "faulthandler": None, "traceback": None,
             "evidence": ["exit: exit code 3 (said by the keeper)"], "not": ["a time limit"], "lastLines": "one\ntwo \x1b[2J",
             "logs": ["/evidence/stdout.log"], "try": ["Correct the input.", "jobscribe job logs --stderr " + jid],
             "diagnosis": {
@@ -389,6 +405,7 @@ class FakeSupervisor:
                 "again": "trying again does not help", "reason": "It said so.", "solutions": ["Correct the input."],
                 "hint": "disk full", "matched": "two \x1b[2J", "excerpt": "one\ntwo \x1b[2J", "task": "worker-1",
             },
+            **self.why,
         }
 
     def _call(self, body: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
@@ -402,9 +419,11 @@ class FakeSupervisor:
 
     def _trace(self, body: dict[str, Any]) -> dict[str, Any]:
         found = [jid for jid in self.jobs if jid.startswith(body["id"])]
+        near = "".join(f"; near it: job {jid}" for jid in list(self.jobs)[:1] if jid.startswith(body["id"][:-2]))
         if len(found) != 1:
-            raise Refused("badRequest" if found else "notFound", f"{len(found)} jobs begin with {body['id']}")
-        return {"id": body["id"], "job": {"jid": found[0]}, "items": [{"at": 1.5, "source": "job/" + found[0], "text": "requested"}]}
+            raise Refused("badRequest" if found else "notFound", f"{len(found)} jobs begin with {body['id']}{near}")
+        item = {"at": 1.5, "source": "job/" + found[0], "text": "requested", "component": "supervisor", "position": 1, "cause": None}
+        return {"id": body["id"], "job": {"jid": found[0]}, "items": [item]}
 
 
 class Refused(Exception):

@@ -143,6 +143,18 @@ def test_no_supervisor_says_which_root_and_what_to_do(tmp_path: Path) -> None:
     assert "jobscribe up" in e.value.advice
 
 
+def test_the_root_of_somebody_else_is_said_and_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    troubles: list[object] = []
+    with pytest.raises(ClientError) as e:
+        Client.from_source(in_root(tmp_path), on_trouble=lambda e, s: troubles.append(e)).jobs()
+    assert (e.value.code, troubles) == ("foreignRoot", [])
+    assert "belongs to somebody else" in e.value.sentence and "as the user who owns the root" in e.value.advice
+
+
 def test_nobody_at_the_address_is_unreachable(fake: Fake) -> None:
     fake.stop()
     with pytest.raises(ClientError) as e:

@@ -57,7 +57,7 @@ def test_sessions_apps_and_ports(client: Client, fake: Fake) -> None:
     client.begin_session()
     assert client.apps() == ["command", "heat"]
     assert client.global_resources("heat", "i9btqxdR", ports=2)["ports"] == [20000, 20001]
-    assert asked(fake, "begin-session") == [{"uid": client.uid, "driver": "local"}]
+    assert asked(fake, "begin-session") == [{"uid": client.uid, "driver": ""}]
 
 
 def test_the_reqid_and_the_serial_may_be_the_callers(client: Client, fake: Fake) -> None:

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from jobscribe.db.batches import Point
-from jobscribe.db.events import Event, RunEnded, SupervisorStarted, TaskStarted, job_stream
+from jobscribe.db.events import AgentStarted, Event, RunEnded, StopRequested, SupervisorStarted, TaskPlaced, TaskStarted, agent_stream, job_stream
 from jobscribe.db.failing import FailingStore, Faults
 from jobscribe.db.memory import MemoryStore
 from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, Conflict, EventStore, IndexRow, Receipt, Write
+from jobscribe.db.store import Appended, Batch, Conflict, EventStore, IndexRow, Name, Receipt, Write
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import Token
+from jobscribe.protocol.ids import AgentKey, Token
 
 DEADLINE = 20.0
 JIDS = [f"useraaa{n}-simaaaa{n}-command" for n in range(8)]
@@ -344,6 +344,58 @@ def test_a_batch_may_hold_a_receipt_alone(bed: Bed) -> None:
     assert bed.store.receipt("useraaa1", "request1") == receipt and bed.store.head() == 0
 
 
+# ---- names
+
+
+def asked(req_id: str, n: int = 1) -> StopRequested:
+    return StopRequested(at=float(n), serial=n, reason="cancel", by="useraaa1", grace_secs=1.0, req_id=req_id)
+
+
+def placed(jid: str, op: str, n: int = 1) -> TaskPlaced:
+    return TaskPlaced(at=1.0, token=Token(jid, n, 1, "main", 0), agent_key=AgentKey("local", "sequential", jid[:8], "h"), op_id=op * 32)
+
+
+def test_names_are_found_by_their_beginning_each_once_and_in_order(bed: Bed) -> None:
+    a, b = JIDS[1:3]
+    bed.now(Write(job_stream(a), 0, (asked("request-1"), placed(a, "x"), asked("request-1"))))
+    bed.now(Write(job_stream(b), 0, (asked("request-1"), asked("request-22", 2), placed(b, "X"))))
+    there = [Name("request-1", "request", job_stream(a)), Name("request-1", "request", job_stream(b)), Name("request-22", "request", job_stream(b))]
+    assert bed.store.names("request-") == there and bed.store.names("request-", limit=2) == there[:2]
+    assert bed.store.names("request-2") == there[2:] and bed.store.names("request-1") == there[:2]
+    assert [n.stream for n in bed.store.names("xxxx")] == [job_stream(a)] and [n.stream for n in bed.store.names("XXXX")] == [job_stream(b)]
+    assert bed.store.names("%") == [] and bed.store.names("request_") == [] and bed.store.names("y") == []
+
+
+def test_names_may_be_those_of_one_user(bed: Bed) -> None:
+    key = AgentKey("docker", "parallel", "useraaa2", "h1")
+    for jid in JIDS[1:4]:
+        bed.now(Write(job_stream(jid), 0, (asked("same-request"),)))
+    bed.now(Write(agent_stream(key), 0, (AgentStarted(at=1.0, agent_key=key, handle={"name": "same-container"}),)))
+    assert [n.stream for n in bed.store.names("same", "useraaa2")] == [agent_stream(key), job_stream(JIDS[2])]
+    assert [n.uid for n in bed.store.names("same")] == ["useraaa2", "useraaa1", "useraaa2", "useraaa3"]
+    assert bed.store.names("same", "useraaa9") == [] and bed.store.names("same", "useraaa") == []
+
+
+def test_agents_are_those_that_the_log_knows(bed: Bed) -> None:
+    assert bed.store.agents() == []
+    for n in (2, 1, 2):
+        key = AgentKey("local", "sequential", f"useraaa{n}", "h")
+        bed.now(Write(agent_stream(key), len(bed.store.read(agent_stream(key))), (AgentStarted(at=1.0, agent_key=key, handle={}),)))
+    bed.now(write("agent0", 0, 1), write("agents", 0, 1), write("a", 0, 1))
+    assert bed.store.agents() == ["local.sequential.useraaa1@h", "local.sequential.useraaa2@h"]
+
+
+def test_names_come_with_their_events_or_not_at_all(bed: Bed) -> None:
+    jid = JIDS[1]
+    assert isinstance(bed.now(Write(job_stream(jid), 7, (asked("conflicting"),))), Conflict)
+    bed.faults.fail(1)
+    assert bed.now(Write(job_stream(jid), 0, (asked("refused-1"),))).code == "storageUnavailable"
+    bed.store.resume()
+    assert bed.store.names("conf") == bed.store.names("refu") == []
+    bed.now(Write(job_stream(jid), 0, (asked("accepted"),)))
+    assert [n.name for n in bed.store.names("acc")] == ["accepted"]
+
+
 # ---- what cannot be stored
 
 
@@ -455,7 +507,9 @@ def test_a_closed_store_refuses(bed: Bed) -> None:
     bed.store.close()
     bed.store.close()
     assert bed.now(write("a", 0, 1)).code == "storageUnavailable"
-    reads = (lambda: bed.store.read("a"), lambda: bed.store.tally("u"), lambda: bed.store.group("u"))
+    reads = (
+        lambda: bed.store.read("a"), lambda: bed.store.tally("u"), lambda: bed.store.group("u"), lambda: bed.store.names("u"), bed.store.agents,
+    )
     for call in (bed.store.resume, bed.store.read_all, bed.store.jobs, bed.store.busy_jids, *reads):
         with pytest.raises(Refusal, match="storageUnavailable"):
             call()

@@ -1,4 +1,7 @@
-"""What every TaskDriver promises, asked of each: keepers with real processes behind real connections, and the fake one."""
+"""What every TaskDriver promises, asked of each: keepers with real processes behind real connections, containers, and the fake one.
+
+Containers are a daemon's on paper, whose "containers" are processes of this machine; and, with SOAK=1, real ones.
+"""
 
 import asyncio
 import itertools
@@ -8,30 +11,37 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import tornado.httpserver
 import tornado.netutil
 from jobscribe.db.state import AgentRecord
+from jobscribe.drivers.docker.agents import DockerDriver
+from jobscribe.drivers.docker.tasks import DockerTasks
 from jobscribe.drivers.driver import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.fake import FakeTasks, Place
 from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.drivers.local import LocalDriver
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
+from jobscribe.protocol.messages import Box, Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
+from jobscribe.protocol.pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.runtime.log import Log
 from jobscribe.supervisor.core.inputs import AgentConnected, AgentDisconnected, AgentSaid
 from jobscribe.supervisor.core.world import token_hash
-from jobscribe.supervisor.hub import Hub, application
+from jobscribe.supervisor.agent_socket import application
+from jobscribe.supervisor.hub import Hub
 from jobscribe.supervisor.metrics import Counters
 
 KEY, OTHER = AgentKey("local", "sequential", "TaskUsr1", "localhost"), AgentKey("local", "sequential", "TaskUsr2", "localhost")
@@ -51,6 +61,9 @@ class Ground:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.key, self.other = KEY, OTHER
+        #: is there anybody in the network of its tasks but they?
+        self.has_neighbours = True
         self.reports: list[tuple[AgentKey, RunStatusUpdate | Snapshot | PortsProbed]] = []
         self.tasks: TaskDriver
         self.silence: Callable[[], Any]
@@ -61,12 +74,16 @@ class Ground:
         self.reports.append((key, message))
 
     def spec(self, token: Token, *command: str) -> TaskSpec:
-        return TaskSpec(command=command, run_dir=str(self.root / "run" / token.jid), grace_secs=0.5)
+        return TaskSpec(command=command, run_dir=str(self.run_dir(token)), grace_secs=0.5, box=Box())
 
-    def launch(self, token: Token, *command: str, key: AgentKey = KEY) -> None:
-        self.tasks.launch(key, token, self.spec(token, *command))
+    def run_dir(self, token: Token) -> Path:
+        return self.root / "user" / token.jid[:8] / token.jid / token.role
 
-    def executions(self, token: Token, key: AgentKey = KEY) -> list[Execution]:
+    def launch(self, token: Token, *command: str, key: AgentKey | None = None) -> None:
+        self.tasks.launch(key or self.key, token, self.spec(token, *command))
+
+    def executions(self, token: Token, key: AgentKey | None = None) -> list[Execution]:
+        key = key or self.key
         return [e for k, m in self.reports if k == key and not isinstance(m, PortsProbed)
                 for e in (m.executions if isinstance(m, Snapshot) else (m.execution,)) if e.token == token]
 
@@ -78,22 +95,23 @@ class Ground:
             await asyncio.sleep(0.01)
         return found
 
-    async def reported(self, token: Token, state: str, key: AgentKey = KEY) -> Execution:
+    async def reported(self, token: Token, state: str, key: AgentKey | None = None) -> Execution:
         found: list[Execution] = await self.until(
             lambda: [e for e in self.executions(token, key) if e.state == state], f"{token} is reported {state}",
         )
         return found[-1]
 
-    async def snapshot(self, key: AgentKey = KEY) -> dict[Token, Execution]:
+    async def snapshot(self, key: AgentKey | None = None) -> dict[Token, Execution]:
         """What a place says that it knows, asked for now."""
+        key = key or self.key
         before = len(self.reports)
         self.tasks.find(key)
         await self.until(lambda: [1 for k, m in self.reports[before:] if k == key and isinstance(m, Snapshot) and m.last], "a snapshot")
         pages = [m for k, m in self.reports[before:] if k == key and isinstance(m, Snapshot)]
         return {e.token: e for page in pages for e in page.executions}
 
-    async def output(self, token: Token, key: AgentKey = KEY) -> bytes:
-        return (await self.tasks.evidence(key, token, "stdout.log", 0, 10_000))[0]
+    async def output(self, token: Token, key: AgentKey | None = None) -> bytes:
+        return (await self.tasks.evidence(key or self.key, token, "stdout.log", 0, 10_000))[0]
 
 
 class Fake:
@@ -166,7 +184,131 @@ class Keepers:
         await self.driver.close()
 
 
-@pytest.fixture(params=[Fake, Keepers], ids=["fake", "keeper"])
+class Containers:
+    """Places of the docker driver. address: of a daemon; image: one with a shell."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        ground.key, ground.other = (AgentKey("docker", "container", k.uid, "a") for k in (KEY, OTHER))
+        ground.has_neighbours = False
+        ground.stranger = lambda: 30_000
+
+    async def begin(self, host: PoolHost, image: str) -> None:
+        root = self.ground.root
+        root.chmod(0o755)
+        pool = Pool(hosts=(host,), image=image, unix_users=(200_000, 200_099) if os.geteuid() == 0 else None, log_driver="json-file")
+        log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
+        self.driver = DockerDriver(
+            pool, root, str(root / "user"), deployment=secrets.token_hex(4), address=dict, log=log, redactor=Redactor(), spokesman=self,
+        )
+        self.ground.tasks = self.tasks = DockerTasks(self.driver, log)
+        self.driver.watch()
+        assert self.driver.places is not None
+        await self.ground.until(lambda: self.driver.engines["a"].up, "the host is up")
+        for key in (self.ground.key, self.ground.other):
+            await self.driver.places.open(key)
+
+    def up(self, place: AgentKey, boot_id: str) -> None:
+        assert boot_id
+
+    def down(self, place: AgentKey) -> None:
+        """Nobody asks."""
+
+    def host(self, *said: str) -> None:
+        """Nobody asks."""
+
+    def said(self, place: AgentKey, message: Any) -> None:
+        if isinstance(message, RunStatusUpdate | Snapshot | PortsProbed):
+            self.ground.report(place, message)
+
+    async def end(self) -> None:
+        await self.tasks.close()
+        await self.driver.close()
+
+
+class OnPaper:
+    """A daemon on paper; a container that starts is its task's script, as a process of this machine."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground, self.containers = ground, Containers(ground)
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    async def open(self) -> None:
+        sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))
+        from fake_docker import FakeDocker
+
+        self.fake = FakeDocker(self.ground.root)
+        self.fake.on_start = lambda c: threading.Thread(target=self.play, args=(c,), daemon=True).start()
+        self.ground.silence = self.silence
+        await self.containers.begin(PoolHost(name="a", address=self.fake.address, cpu=8, memory_mb=8000), "lab:1")
+
+    def play(self, container: Any) -> None:
+        evidence = Path(container.config["Cmd"][0]).parent
+        words = ["/bin/sh", "-c", 'exec >>"$0/stdout.log" 2>>"$0/signal" 3>>"$0/stderr.log"; exec /bin/sh "$0/script.sh"', str(evidence)]
+        process = subprocess.Popen(words, start_new_session=True)
+        self.running.append(process)
+        told = False
+        while process.poll() is None:
+            if container.status != "running":
+                os.killpg(process.pid, signal.SIGKILL)
+            elif (signal.SIGTERM in container.signals or (evidence / "stop").exists()) and not told:
+                told = True
+                os.killpg(process.pid, signal.SIGTERM)
+            threading.Event().wait(0.01)
+        self.fake.finish(container.id, process.returncode % 256)
+
+    def silence(self) -> None:
+        self.fake.trouble(".", "disconnect")
+        self.fake.break_connections()
+        self.containers.tasks.on_state("a", False, "it broke the connection off")
+
+    async def close(self) -> None:
+        await self.containers.end()
+        for process in self.running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
+        self.fake.relent()
+        await asyncio.to_thread(self.fake.close)
+
+
+class RealHost:
+    """Containers of a real daemon (the hosts of tests/docker), with SOAK=1."""
+
+    shared: ClassVar[list[Any]] = []
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground, self.containers = ground, Containers(ground)
+
+    async def open(self) -> None:
+        for name in ("system", "docker"):
+            sys.path.insert(0, str(Path(__file__).parents[1] / name))
+        from hosts import BASE, Hosts
+
+        if not RealHost.shared:
+            RealHost.shared.append(Hosts())
+            await asyncio.to_thread(RealHost.shared[0].up)
+        self.host = RealHost.shared[0].hosts["a"]
+        self.ground.silence = lambda: (self.host.freeze(), self.containers.tasks.on_state("a", False, "it does not answer"))
+        await self.containers.begin(PoolHost(name="a", address=f"unix://{self.host.sock}", cpu=2, memory_mb=2000), BASE)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.host.well)
+        await self.containers.end()
+        await asyncio.to_thread(self.host.clear, [self.containers.driver.deployment])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_host_is_left() -> Iterator[None]:
+    yield
+    while RealHost.shared:
+        RealHost.shared.pop().clean()
+
+
+GROUNDS = [Fake, Keepers, OnPaper, *([RealHost] if os.environ.get("SOAK") == "1" else [])]
+
+
+@pytest.fixture(params=GROUNDS, ids=lambda g: g.__name__.lower())
 async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     root = Path(tempfile.mkdtemp(prefix="sys-tasks-", dir="/tmp"))
     ground = Ground(root)
@@ -200,7 +342,7 @@ async def test_a_token_is_launched_once_however_often_it_is_asked_for(ground: Gr
     ground.launch(token, "sleep", "600")
     await ground.until(lambda: len(ground.executions(token)) > before, "asking again is answered")
     assert {(e.pid, e.start_ticks) for e in ground.executions(token) if e.state == "running"} == {(first.pid, first.start_ticks)}
-    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    ground.tasks.stop(ground.key, token, "cancel", 0.5)
     await ground.reported(token, "ended")
 
 
@@ -208,7 +350,7 @@ async def test_a_token_that_was_settled_is_not_launched_again(ground: Ground) ->
     token = token_of()
     ground.launch(token, "echo", "once")
     await ground.reported(token, "ended")
-    ground.tasks.settle(KEY, (token,))
+    ground.tasks.settle(ground.key, (token,))
     assert token not in await ground.snapshot()
     ground.reports.clear()
     ground.launch(token, "echo", "twice")
@@ -224,7 +366,7 @@ async def test_an_end_is_told_again_until_it_is_settled(ground: Ground) -> None:
     for _ in range(2):
         known = (await ground.snapshot())[token]
         assert known.state == "ended" and known.exit is not None and ended.exit is not None and known.exit.code == ended.exit.code == 1
-    ground.tasks.settle(KEY, (token,))
+    ground.tasks.settle(ground.key, (token,))
     assert token not in await ground.snapshot()
 
 
@@ -232,9 +374,9 @@ async def test_what_runs_cannot_be_settled_away(ground: Ground) -> None:
     token = token_of()
     ground.launch(token, "sleep", "600")
     await ground.reported(token, "running")
-    ground.tasks.settle(KEY, (token,))
+    ground.tasks.settle(ground.key, (token,))
     assert (await ground.snapshot())[token].state == "running"
-    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    ground.tasks.stop(ground.key, token, "cancel", 0.5)
     await ground.reported(token, "ended")
 
 
@@ -243,17 +385,17 @@ async def test_a_stop_ends_it_and_keeps_the_reason(ground: Ground) -> None:
     ground.launch(token, "sleep", "600")
     await ground.reported(token, "running")
     for _ in range(2):
-        ground.tasks.stop(KEY, token, "timeLimit", 0.5)
+        ground.tasks.stop(ground.key, token, "timeLimit", 0.5)
     exit_ = (await ground.reported(token, "ended")).exit
     assert exit_ is not None and (exit_.signal, exit_.stop_reason) == (signal.SIGTERM, "timeLimit")
 
 
 async def test_what_was_stopped_before_it_was_launched_never_starts(ground: Ground) -> None:
     token = token_of()
-    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    ground.tasks.stop(ground.key, token, "cancel", 0.5)
     await ground.reported(token, "ended")
     ground.launch(token, "echo", "too late")
-    ground.tasks.settle(KEY, (token,))
+    ground.tasks.settle(ground.key, (token,))
     await ground.snapshot()
     ground.launch(token, "echo", "too late")
     await ground.snapshot()
@@ -265,7 +407,7 @@ async def test_a_stop_of_what_has_ended_changes_nothing(ground: Ground) -> None:
     token = token_of()
     ground.launch(token, "true")
     await ground.reported(token, "ended")
-    ground.tasks.stop(KEY, token, "cancel", 0.5)
+    ground.tasks.stop(ground.key, token, "cancel", 0.5)
     known = (await ground.snapshot())[token]
     assert known.exit is not None and (known.exit.code, known.exit.stop_reason) == (0, None)
 
@@ -274,26 +416,26 @@ async def test_a_snapshot_has_everything_of_its_place_and_nothing_of_another(gro
     mine, theirs = [token_of() for _ in range(5)], token_of(OTHER)
     for token in mine:
         ground.launch(token, "true")
-    ground.launch(theirs, "true", key=OTHER)
+    ground.launch(theirs, "true", key=ground.other)
     for token in mine:
         await ground.reported(token, "ended")
-    await ground.reported(theirs, "ended", OTHER)
+    await ground.reported(theirs, "ended", ground.other)
     assert set(await ground.snapshot()) == set(mine)
-    assert set(await ground.snapshot(OTHER)) == {theirs}
+    assert set(await ground.snapshot(ground.other)) == {theirs}
 
 
 async def test_evidence_is_read_in_pieces_and_is_empty_where_there_is_none(ground: Ground) -> None:
     token, unknown = token_of(), token_of()
     ground.launch(token, "echo", "0123456789")
     await ground.reported(token, "ended")
-    assert await ground.tasks.evidence(KEY, token, "stdout.log", 0, 4) == (b"0123", 11)
-    assert await ground.tasks.evidence(KEY, token, "stdout.log", 8, 100) == (b"89\n", 11)
-    assert await ground.tasks.evidence(KEY, token, "stdout.log", 11, 100) == (b"", 11)
-    ground.tasks.settle(KEY, (token,))
+    assert await ground.tasks.evidence(ground.key, token, "stdout.log", 0, 4) == (b"0123", 11)
+    assert await ground.tasks.evidence(ground.key, token, "stdout.log", 8, 100) == (b"89\n", 11)
+    assert await ground.tasks.evidence(ground.key, token, "stdout.log", 11, 100) == (b"", 11)
+    ground.tasks.settle(ground.key, (token,))
     assert token not in await ground.snapshot()
     assert await ground.output(token) == b"0123456789\n", "what is settled is forgotten, what it wrote is not"
-    assert await ground.tasks.evidence(KEY, unknown, "stdout.log", 0, 4) == (b"", 0)
-    assert await ground.tasks.evidence(OTHER, token, "stdout.log", 0, 4) == (b"", 0)
+    assert await ground.tasks.evidence(ground.key, unknown, "stdout.log", 0, 4) == (b"", 0)
+    assert await ground.tasks.evidence(ground.other, token, "stdout.log", 0, 4) == (b"", 0)
 
 
 async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_gone(ground: Ground) -> None:
@@ -302,7 +444,7 @@ async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_
     await ground.reported(token, "running")
     ground.silence()
     ground.reports.clear()
-    ground.tasks.find(KEY)
+    ground.tasks.find(ground.key)
     ground.launch(token_of(), "true")
     await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
     assert not [e for e in ground.executions(token) if e.state == "ended"]
@@ -322,7 +464,7 @@ def gang_of(ground: Ground, *commands: tuple[str, ...], **fields: Any) -> tuple[
     tokens = [Token(first.jid, 1, 1, "a", n) for n in range(len(commands))]
     runs = [
         TaskRun(op_id=op_id(t, "run"), token=t, spec=TaskSpec(
-            command=c, run_dir=str(ground.root / "run" / t.jid / "a" / str(t.index)), grace_secs=0.5, **fields,
+            command=c, run_dir=str(ground.run_dir(t) / str(t.index)), grace_secs=0.5, **fields,
         )) for t, c in zip(tokens, commands, strict=True)
     ]
     return tokens, Shared(env={"JOBSCRIBE_TEST_SHARED": "yes"}, job="{}"), runs
@@ -331,7 +473,7 @@ def gang_of(ground: Ground, *commands: tuple[str, ...], **fields: Any) -> tuple[
 async def test_a_gang_is_launched_task_by_task_each_once(ground: Ground) -> None:
     tokens, shared, runs = gang_of(ground, ("true",), ("false",), ("sleep", "600"))
     for _ in range(2):
-        ground.tasks.launch_gang(KEY, shared, runs)
+        ground.tasks.launch_gang(ground.key, shared, runs)
     first, second = [(await ground.reported(t, "ended")).exit for t in tokens[:2]]
     assert first is not None and second is not None and (first.code, second.code) == (0, 1)
     pids = {(e.pid, e.start_ticks) for e in ground.executions(tokens[2]) if e.state == "running"} or {
@@ -339,22 +481,22 @@ async def test_a_gang_is_launched_task_by_task_each_once(ground: Ground) -> None
     }
     assert len(pids) == 1
     # once more, when two of them are over and settled
-    ground.tasks.settle(KEY, tuple(tokens[:2]))
+    ground.tasks.settle(ground.key, tuple(tokens[:2]))
     assert set(await ground.snapshot()) == {tokens[2]}
     ground.reports.clear()
-    ground.tasks.launch_gang(KEY, shared, runs)
+    ground.tasks.launch_gang(ground.key, shared, runs)
     for token in tokens[:2]:
         await ground.reported(token, "ended")
     assert all(e.state != "running" for t in tokens[:2] for e in ground.executions(t))
-    ground.tasks.stop(KEY, tokens[2], "decided", 0.5)
+    ground.tasks.stop(ground.key, tokens[2], "decided", 0.5)
     exit_ = (await ground.reported(tokens[2], "ended")).exit
     assert exit_ is not None and exit_.stop_reason == "decided"
 
 
 async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_others_are(ground: Ground) -> None:
     tokens, shared, runs = gang_of(ground, ("echo", "one"), ("echo", "two"))
-    ground.tasks.stop(KEY, tokens[0], "decided", 0.5)
-    ground.tasks.launch_gang(KEY, shared, runs)
+    ground.tasks.stop(ground.key, tokens[0], "decided", 0.5)
+    ground.tasks.launch_gang(ground.key, shared, runs)
     await ground.reported(tokens[0], "ended")
     await ground.reported(tokens[1], "ended")
     assert (await ground.output(tokens[0]), await ground.output(tokens[1])) == (b"", b"two\n")
@@ -365,10 +507,10 @@ async def test_a_probe_is_answered_once_with_the_ports_that_somebody_listens_on(
     for n, ports in enumerate(((), (taken,), (1, taken))):
         op = f"{n}".rjust(32, "p")
         before = len(ground.reports)
-        ground.tasks.probe(KEY, op, ports)
+        ground.tasks.probe(ground.key, op, ports)
         found = await ground.until(lambda op=op: [(k, m) for k, m in ground.reports if isinstance(m, PortsProbed) and m.op_id == op], "an answer")
         ((key, said),) = found
-        assert key == KEY and set(said.busy) <= set(ports) and (taken in said.busy) == (taken in ports)
+        assert key == ground.key and set(said.busy) <= set(ports) and (taken in said.busy) == (ground.has_neighbours and taken in ports)
         assert not [m for _, m in ground.reports[before:] if isinstance(m, RunStatusUpdate)]
 
 
@@ -376,7 +518,7 @@ async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(
     ground.silence()
     ground.reports.clear()
     tokens, shared, runs = gang_of(ground, ("true",))
-    ground.tasks.probe(KEY, "p" * 32, (1,))
-    ground.tasks.launch_gang(KEY, shared, runs)
+    ground.tasks.probe(ground.key, "p" * 32, (1,))
+    ground.tasks.launch_gang(ground.key, shared, runs)
     await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
     assert not [m for _, m in ground.reports if isinstance(m, PortsProbed)] and not ground.executions(tokens[0])

@@ -14,8 +14,10 @@ from jobscribe.db.events import (
     TaskHeld,
     TaskPlaced,
     TaskStarted,
+    TaskSubmitted,
 )
 from jobscribe.db.state import Retrying
+from jobscribe.protocol.batch import BatchState
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.requests import RunSpec
@@ -30,7 +32,7 @@ words = st.text(max_size=12).filter(lambda t: "\x00" not in t and not any("\ud80
 
 def spec(jid: str = JID, **fields: object) -> RunSpec:
     uid, sid, model = jid.split("-", 2)
-    values = {"uid": uid, "simulation_id": sid, "compute_model": model, "command": ("true",), "compute_job_hash": "abc123", **fields}
+    values = {"uid": uid, "simulation_id": sid, "compute_model": model, "command": ("true",), "compute_job_hash": "abc123", "driver": "local", **fields}
     return RunSpec(**values)
 
 
@@ -56,10 +58,15 @@ def ended(t: Token, at: float = 1.7e9, **exit_: object) -> TaskEnded:
 
 serials = st.integers(1, 4)
 tokens = st.builds(token, serials, st.integers(1, 3), st.integers(0, 2))
+batches = st.builds(
+    BatchState, cluster=st.just("hpc"), job_id=st.sampled_from(["7", "7_1", "8+0"]), state=st.sampled_from(["PENDING", "RUNNING"]),
+    reason=words, nodes=words, starts_at=st.none() | times, unknown_since=st.none() | times,
+)
 exits = st.one_of(
     st.builds(ExitInfo, code=st.integers(0, 255), started_at=st.none() | times, last_lines=st.none() | words),
     st.builds(ExitInfo, signal=st.integers(1, 64), stop_reason=st.sampled_from([None, "cancel", "timeLimit"])),
     st.builds(ExitInfo, source=st.sampled_from(["start", "lost"]), detail=words),
+    st.builds(ExitInfo, source=st.just("scheduler"), code=st.none() | st.integers(0, 255), detail=words, batch=batches),
 )
 reasons = st.sampled_from(["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "startFailed"])
 
@@ -77,6 +84,7 @@ def events_of(serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]) ->
             time_limit_secs=st.none() | st.just(5.0),
         ),
         st.builds(placed, task, times), st.builds(started, task, times, st.integers(2, 9)),
+        st.builds(TaskSubmitted, at=times, token=task, batch=batches),
         st.builds(TaskEnded, at=times, token=task, exit=exits),
         st.builds(StopRequested, at=times, serial=serial, reason=reasons, by=st.just(UID), grace_secs=st.just(3.0), note=words),
         st.builds(RunPurged, at=times, serial=serial),

@@ -212,7 +212,7 @@ def test_what_upkeep_kept_aside_can_be_put_back(tmp_path: Path) -> None:
     (lambda b: (b / "events.sqlite").write_text("nonsense" * 1000), "is damaged"),
     (lambda b: change(b, "UPDATE events SET at = at + 1 WHERE position = 5"), "is damaged .position 5"),
     (lambda b: change(b, "DELETE FROM events WHERE position > 10"), "is damaged .position 13"),
-    (lambda b: change(b, "PRAGMA user_version = 2"), "layout 2"),
+    (lambda b: change(b, "PRAGMA user_version = 3"), "layout 3"),
 ])
 def test_a_backup_that_is_not_whole_is_refused_and_nothing_is_changed(tmp_path: Path, spoil, what: str) -> None:
     root = tmp_path / "root"

@@ -9,9 +9,11 @@ from jobscribe.db import events
 from jobscribe.db.agent import evolve_agent
 from jobscribe.db.events import Event, decode, encode, known
 from jobscribe.db.job import evolve, fold
+from jobscribe.db.projection import record
 from jobscribe.db.state import AgentRecord, Job
 from jobscribe.db.story import sentence
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey
 
 GOLDEN = Path(__file__).parent / "golden"
 LINES = [(path.name, number, line) for path in sorted(GOLDEN.glob("*.jsonl")) for number, line in enumerate(path.read_text().splitlines(), 1)]
@@ -39,10 +41,68 @@ def test_every_type_and_released_schema_has_a_golden_event() -> None:
     assert there == wanted
 
 
-@pytest.mark.parametrize(("jid", "file"), [("EPRSuser-simAAA01-heightWeightReport", "v1-job.json"), ("EPRSuser-simAAA05-command", "v1-roles-job.json")])
+@pytest.mark.parametrize(("jid", "file"), [
+    ("EPRSuser-simAAA01-heightWeightReport", "v1-job.json"), ("EPRSuser-simAAA05-command", "v1-roles-job.json"),
+    ("EPRSuser-simAAA06-command", "v1-containers-job.json"), ("EPRSuser-simAAA07-command", "v1-batch-job.json"),
+])
 def test_a_golden_job_adds_up_to_what_it_always_did(jid: str, file: str) -> None:
     job = fold(jid, [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == f"job/{jid}"])
     assert differences(json.loads((GOLDEN / file).read_text()), msgspec.json.decode(msgspec.json.encode(job))) == []
+
+
+def test_roles_of_before_there_were_containers_have_neither_image_nor_volumes() -> None:
+    line = next(line for file, _, line in LINES if file == "v1-roles.jsonl" and '"RunRequested"' in line)
+    assert '"image"' not in line and '"volumes"' not in line
+    _, event = read(line)
+    assert isinstance(event, events.RunRequested)
+    assert [(r.image, r.volumes) for r in event.spec.roles] == [(None, ())] * len(event.spec.roles) != []
+
+
+def test_what_a_record_says_of_containers_is_their_images_and_of_other_tasks_nothing() -> None:
+    def on_file(jid: str) -> list[dict]:
+        job = fold(jid, [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == f"job/{jid}"])
+        return [t for a in record(job, 1, 2.0)["attempts"] for t in a["tasks"]]
+
+    contained = on_file("EPRSuser-simAAA06-command")
+    digest = "@sha256:" + "0a" * 32
+    assert {t["role"]: t["image"] for t in contained} == {"ps": "python:3.11", "worker": f"registry.example.org:5000/team/solver:2{digest}", "log": None}
+    assert {t["agentKey"] for t in contained} == {"docker.container.EPRSuser@h1"}
+    assert [t for t in on_file("EPRSuser-simAAA05-command") if "image" in t] == []
+
+
+def test_a_record_says_what_a_batch_scheduler_said_last_and_of_other_runs_nothing() -> None:
+    def on_file(jid: str) -> dict:
+        return record(fold(jid, [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == f"job/{jid}"]), 1, 2.0)
+
+    batch = on_file("EPRSuser-simAAA07-command")
+    assert (batch["batch"]["jobId"], batch["batch"]["state"], batch["batch"]["canceledBy"], batch["batch"]["nodes"]) == (
+        "4711", "CANCELLED", "operator", "n[1-2]",
+    )
+    assert batch["attempts"][0]["tasks"][0]["batch"] == batch["batch"] and "reason" not in batch["batch"], "what is not said is left out"
+    for other in ("EPRSuser-simAAA05-command", "EPRSuser-simAAA01-heightWeightReport"):
+        assert '"batch"' not in json.dumps(on_file(other))
+
+
+def test_a_run_in_the_queue_of_a_cluster_is_told_so_on_file() -> None:
+    _, event = next(read(line) for file, _, line in LINES if file == "v3-compacted.jsonl")
+    assert isinstance(event, events.JobFolded)
+    job = evolve(Job(jid="whatever"), event)
+    told = record(job, 1, 2.0)
+    assert (told["queueState"], told["jobStatusMessage"]) == ("slurm", "in the queue of hpc, Slurm job 4711")
+    assert job.run is not None and job.run.live_tasks[0].batch is not None and job.run.live_tasks[0].batch.reason == "Resources"
+
+
+def test_a_token_that_nobody_was_given_pushes_no_other_out() -> None:
+    key = AgentKey("sbatch", "parallel", "EPRSuser", "hpc")
+    agent = evolve_agent(AgentRecord(key=key), events.AgentStartRequested(at=1.0, agent_key=key, token_hash="lives", attempt=1))
+    for attempt in range(2, 40):
+        agent = evolve_agent(agent, events.AgentStartRequested(at=1.0, agent_key=key, token_hash=f"never-{attempt}", attempt=attempt))
+        agent = evolve_agent(agent, events.AgentSignInNeeded(at=1.0, agent_key=key, attempt=attempt, reason="sign in"))
+    assert agent.token_hashes == ("lives",) and not agent.starting and agent.last_failure is None
+    # said late, of a start that was followed by another one: that one's token may be in use
+    agent = evolve_agent(agent, events.AgentStartRequested(at=1.0, agent_key=key, token_hash="newer", attempt=41))
+    agent = evolve_agent(agent, events.AgentSignInNeeded(at=1.0, agent_key=key, attempt=40, reason="sign in"))
+    assert agent.token_hashes == ("lives", "newer")
 
 
 def test_a_golden_checkpoint_is_the_state_that_it_carries() -> None:

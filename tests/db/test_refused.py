@@ -79,7 +79,7 @@ def newer_event(root: Path) -> None:
 
 
 STORES: list[tuple[str, Callable[[Path], object], str, str]] = [
-    ("of a newer layout", lambda r: sql(r, "PRAGMA user_version = 2"), "unknownEvent", r"layout 2; this version knows layouts up to 1"),
+    ("of a newer layout", lambda r: sql(r, "PRAGMA user_version = 3"), "unknownEvent", r"layout 3; this version knows layouts up to 2"),
     ("with a newer version of an event", newer_event, "unknownEvent", "'SupervisorStarted' version 2, which this version does not know"),
     ("with a kind of event nobody knows", lambda r: sql(r, "INSERT INTO kinds VALUES ('JobPromoted', 1)"), "unknownEvent", "'JobPromoted' version 1"),
     ("of another root, longer", lambda r: of_another_root(r, 5), "storeDamaged", "position 13 .* not what was witnessed here: the file is of another root"),

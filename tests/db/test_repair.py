@@ -128,7 +128,7 @@ def test_a_whole_store_has_nothing_to_repair(root: Path) -> None:
 
 
 def test_a_store_of_a_newer_version_is_not_called_damaged(root: Path) -> None:
-    for statement in ("PRAGMA user_version = 2", "INSERT INTO kinds VALUES ('JobPromoted', 1)", "INSERT INTO kinds VALUES ('RunEnded', 9)"):
+    for statement in ("PRAGMA user_version = 3", "INSERT INTO kinds VALUES ('JobPromoted', 1)", "INSERT INTO kinds VALUES ('RunEnded', 9)"):
         place = shutil.copytree(root, root.with_name("place"))
         sql(place, statement)
         for verb in (examine, repair):

@@ -137,7 +137,7 @@ class Machine:
             pytest.skip("another user cannot read the packages that the tests run with: install them with umask 022")
         assert said == "", said
         self.sh("cd /root/source\n" + configuration)
-        assert units.count("systemctl enable --now jobscribe-supervisor") == 1
+        assert units.count("jobscribe install-units --config /etc/jobscribe.toml --now") == 1
         self.drop_in("hurry", HURRY)
         # what lies in /tmp is hidden from the front end, which has one of its own; these tests' packages may lie there
         self.drop_in("hurry", HURRY + f"BindReadOnlyPaths={' '.join(_hidden())}\n", SERVER)
@@ -150,7 +150,7 @@ class Machine:
         (packages,) = self.at(inside).glob("lib/python3*/site-packages")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
-            for name in _product():
+            for name in (*_product(), "etc/systemd"):
                 tar.add(ROOT / name, f"jobscribe/{name}", filter=_readable)
         self.run("tar", "-xC", "/" + str(packages.relative_to(self.files)), given=archive.getvalue())
         packages.joinpath("tests-environment.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}) + "\n")

@@ -10,12 +10,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from machine import ROOT, SERVER, STATE, SUPERVISOR, UID, WAITS, Job, Machine, recipes, until
 
 from jobscribe.cli.serve import NOT_LIKE_THIS
+from jobscribe.runtime.sessions import log_files
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -214,17 +216,27 @@ def test_status_says_how_things_stand(machine: Machine, job: Job) -> None:
     ended_well(job)
 
 
+HEAD = re.compile(r"\w{3} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ")
+
+
+def _own_lines(machine: Machine) -> list[str]:
+    """The supervisor's, of all sessions."""
+    return [line for file in log_files(str(machine.at(STATE)), "supervisor") for line in Path(file).read_text().splitlines()]
+
+
 def test_the_journal_has_every_line_once(machine: Machine) -> None:
     """Supervisor, keepers and agents write files, too; that must not double what is in the journal."""
-    files = [machine.at(f"{STATE}/log/supervisor.log"), *machine.at(f"{STATE}/agent").glob("*/agent.log")]
-    since, sizes = machine.cursor(), [f.stat().st_size for f in files]
+    files = list(machine.at(f"{STATE}/agent").glob("*/agent.log"))
+    since, sizes, before = machine.cursor(), [f.stat().st_size for f in files], len(_own_lines(machine))
     machine.systemctl("restart")
     assert Job(machine, "true").over()["state"] == "completed"
     machine.systemctl("restart")
-    written = Counter(line for f, size in zip(files, sizes, strict=True) for line in f.read_bytes()[size:].decode().splitlines())
+    agents = [line for f, size in zip(files, sizes, strict=True) for line in f.read_bytes()[size:].decode().splitlines()]
+    # supervisor and agents give records to the journal, which puts time and pid in front by itself
+    written = Counter(HEAD.sub("", line, count=1) for line in [*_own_lines(machine)[before:], *agents])
     # the restart's agents may be writing still: the journal is read last, and may have more
     journal = Counter(machine.journal(since=since, own=True))
-    assert len(written) > 8 and any(" agent/main.py:" in line for line in written)
+    assert len(written) > 8 and any(line.startswith("agent/main.py:") for line in written)
     assert {line: journal[line] for line in written} == dict(written)
     assert journal[f"jobscribe ready at http://127.0.0.1:8001 root={STATE}"] == 2
 
@@ -236,11 +248,57 @@ def test_what_the_page_shows_for_the_night_and_for_maintenance_can_be_typed(mach
     # as its alias, which scripts do not know
     alias = next(r for r in recipes() if "alias js=" in r).splitlines()[0]
     function = alias.replace("alias js='", "js() { ").rstrip("'") + ' "$@"; }\n'
-    said = machine.sh(function + night + backup + offline)
-    assert "nothing is wrong" in said and "verified" in said and job.jid in said
+    bundle = next(r for r in recipes() if "js bundle JOB" in r).replace("JOB ", job.jid + " ")
+    said = machine.sh(function + night + bundle + backup + offline)
+    assert "nothing is wrong" in said and "verified" in said and job.jid in said and "trace.txt" in said
     machine.serving()
     assert job.lives()
     ended_well(job)
+
+
+def test_install_units_has_written_what_runs_and_an_edit_is_not_lost(machine: Machine) -> None:
+    unit = machine.at(f"/etc/systemd/system/{SUPERVISOR}.service")
+    shipped = (ROOT / "etc" / "systemd" / unit.name).read_text()
+    assert unit.read_text().startswith(shipped) and machine.shows("FragmentPath") == f"/etc/systemd/system/{unit.name}"
+    install = "/opt/jobscribe/current/bin/jobscribe install-units --config /etc/jobscribe.toml"
+    assert "KillMode" not in machine.sh(install)  # nothing changes
+    written = unit.read_text()
+    try:
+        unit.write_text(written.replace("TasksMax=infinity", "TasksMax=9999"))
+        assert "edited by somebody" in machine.sh(install, code=None) and "TasksMax=9999" in unit.read_text()
+    finally:
+        unit.write_text(written)
+        machine.run("systemctl", "daemon-reload")
+
+
+def test_the_journal_is_asked_by_unit_and_by_job(machine: Machine) -> None:
+    """journalctl -u, and journalctl JOBSCRIBE_JID=: lines about that one job alone, each with its field."""
+    told, other = Job(machine, "true"), Job(machine, "true")
+    assert told.over()["state"] == other.over()["state"] == "completed"
+
+    def lines() -> list[dict[str, Any]]:
+        machine.run("journalctl", "--sync")
+        said = machine.run("journalctl", "-o", "json", "--no-pager", f"JOBSCRIBE_JID={told.jid}")
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    found = until(lines, "the journal has lines about the job")
+    assert all(line["JOBSCRIBE_JID"] == told.jid and line["_SYSTEMD_UNIT"] == f"{SUPERVISOR}.service" for line in found)
+    assert not [line for line in found if other.jid in str(line["MESSAGE"])]
+    by_unit = "\n".join(machine.journal())
+    assert all(str(line["MESSAGE"]).splitlines()[0] in by_unit for line in found)
+
+
+def test_the_doctor_finds_service_journal_and_root_as_they_are(machine: Machine) -> None:
+    as_user = "runuser -u jobscribe -- /opt/jobscribe/current/bin/jobscribe doctor --json --config /etc/jobscribe.toml"
+    found = {who: json.loads(machine.sh(command, code=None).splitlines()[0])["items"] for who, command in (("jobscribe", as_user), ("root", as_user.partition("-- ")[2]))}
+
+    def states(who: str, check: str) -> set[str]:
+        return {i["state"] for i in found[who] if i["check"] == check}
+
+    assert states("jobscribe", "root") == states("jobscribe", "supervisor") == states("jobscribe", "config") == {"ok"}, found["jobscribe"]
+    assert "fail" in states("root", "root")  # it belongs to jobscribe
+    assert any("jobscribe-supervisor.service is active" in i["sentence"] for i in found["root"] if i["check"] == "systemd"), found["root"]
+    assert states("root", "journal") == {"ok"} and states("jobscribe", "journal") == {"warn"}, found
 
 
 # ---- the front end

@@ -92,10 +92,10 @@ def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(site: Sit
         said = site.status(run)
         assert not said["over"], said
         report: dict[str, Any] = said.get("parallelStatus") or {}
-        return report if report.get("frameCount", 0) >= 2 else None
+        return report if report.get("frameCount", 0) >= 2 and report["percentComplete"] > 0 else None  # its log may come behind its frames
 
     seen = until(under_way, "two frames are there while it runs")
-    assert 0 < seen["percentComplete"] < 100
+    assert seen["percentComplete"] < 100
     newest = seen["frameCount"] - 1
     early = {report: frame(site, run, report, newest) for report in ("crackEnergyAnimation", "crackEnergyCurveAnimation")}
     assert {answer.code for answer in early.values()} == {200}, early

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from places import ORDINARY, everybodys_python, new_site
-from real_site import Site, ended
+from real_site import Site, add_logs, ended
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    add_logs(report)
+    return report
 
 
 @pytest.fixture(scope="module", params=["same user", "ordinary user"])

@@ -122,8 +122,7 @@ def test_no_agent_is_let_in_before_the_log_is_folded(make_site: Callable[..., Si
 
 
 def _log(site: Site) -> list[str]:
-    file = site.root / "log" / "supervisor.log"
-    return file.read_text(errors="replace").splitlines() if file.exists() else []
+    return site.logged().splitlines()
 
 
 def _let_in_early(log: list[str]) -> list[str]:

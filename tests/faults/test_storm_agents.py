@@ -131,7 +131,7 @@ def settled(site: Site, snapshots: int) -> bool:
 
 
 def _snapshots(site: Site) -> int:
-    return (site.root / "log" / "supervisor.log").read_text(errors="replace").count("opName=snapshot")
+    return site.logged().count("opName=snapshot")
 
 
 @pytest.mark.timeout(300)

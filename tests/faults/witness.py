@@ -12,6 +12,8 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from books import events
@@ -56,11 +58,14 @@ class Ack(NamedTuple):
 
 
 class Witness:
-    """One per root. Everything lies in `<place>/witness`, which every user may write."""
+    """One per root. Everything lies in `folder` (`<place>/witness`), which every user may write.
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self.folder = site.place / "witness"
+    alive: does the process that stamped this still run?
+    """
+
+    def __init__(self, site: Site, folder: Path | None = None, alive: Callable[[Stamp], bool] = lambda s: processes.alive(s.pid, s.born)) -> None:
+        self._site, self._lives = site, alive
+        self.folder = folder or site.place / "witness"
         self._stamps, self._journal, self._locks = (self.folder / n for n in ("stamps", "journal", "locks"))
         for folder in (self.folder, self._locks):
             folder.mkdir(exist_ok=True)
@@ -153,7 +158,7 @@ class Witness:
     def alive(self, run: dict[str, Any]) -> bool:
         """Does the process that stamped its start last still run?"""
         stamps = self.started(run)
-        return bool(stamps) and processes.alive(stamps[-1].pid, stamps[-1].born)
+        return bool(stamps) and self._lives(stamps[-1])
 
     # ---- the verdict
 
@@ -162,7 +167,7 @@ class Witness:
         stamps, acks = self.stamps(), self.acks()
         self._check_starts(stamps)
         _check_overlaps(stamps)
-        left = [s for s in stamps if s.what == "start" and processes.alive(s.pid, s.born)]
+        left = [s for s in stamps if s.what == "start" and self._lives(s)]
         assert left == [], "these still run"
         told = self._ends()
         for ack in acks:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 import real_site
 from books import check_books
 from browser import Browser, close_all
-from real_site import Site
+from real_site import Site, add_logs
 
 #: The apps and hooks of tests/front/house.py, as a site's own configuration names them.
 OURS = (
     "apps.also=slow=house:slow,failing=house:failing,telling=house:telling", "server.may_hook=house:may", "server.admin_hook=house:admin",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    add_logs(report)
+    return report
 
 
 class Sites:

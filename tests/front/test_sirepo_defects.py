@@ -1,7 +1,7 @@
 """What went wrong in the system that this one follows, seen from outside, and goes right here: RUN-1, 3, 7 to 10 and 13.
 
-The numbers are those of the reference's list of checks. Those in which something is killed are in test_sirepo_deaths; RUN-12 is about a
-cluster, and there is none behind this door. Each bound is what was promised with five times the room: these tests hold that it ends well,
+The numbers are those of the reference's list of checks. Those in which something is killed are in test_sirepo_deaths; RUN-12 (a query
+of a cluster that fails) is in tests/slurm/test_outages. Each bound is what was promised with five times the room: these tests hold that it ends well,
 not how fast. More of the same is in tests/web/test_defects.py, tests/system/test_wire.py and tests/system/test_secrets.py.
 """
 

@@ -12,24 +12,21 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import real_site
-import walk_page
 from books import events
 from browser import Browser
 from real_site import Site, until
 from test_secrets import _words
-from walk_page import MORE, Block, Reality
+from walk_page import Page
+from walking import Logs, Walker
 
 from jobscribe.protocol.ids import derived_id
 
-SECS = 20.0
 #: The page's example user, and those who take the places in the queue.
 ANN, OTHERS = "ann", ("bob", "carl", "dora", "emil")
 REPORT = "heightWeightReport"
@@ -40,123 +37,35 @@ MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the page's commands need {' and '.join(MISSING)}; etc/engines/command.sh installs them")
 
 
+#: The example ids of the page, with the form that a real one has.
+PAGE = Page("debugging.md", {
+    "RYwpUQzq69GexBjfbZ6fT5H7": r"[A-Za-z0-9]{24}", "bfd817d1784d46cb64a982e12629222e": r"[0-9a-f]{32}",
+    "91dcedd8b90c162b139542ffaac34301": r"[0-9a-f]{32}", "3bc15de8fb1c163ab44f07b40c2d61bd": r"[0-9a-f]{32}",
+    "1795250119": r"\d{10}", "1795250142": r"\d{10}", "m2cW": r"[A-Za-z0-9]{4}",
+    **dict.fromkeys(("nz5CGo", "wduADL", "Jl1v3o", "DSz57y", "o6NE1b"), r"[A-Za-z0-9]{6}"),
+})
+
+
 class Walk:
-    """The page on one site. Sections run once, whoever needs them first."""
+    """The page on one site."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.ann = Browser(site).sign_in(ANN)
-        self.reality = Reality(str(site.root), socket.gethostname())
+        self.walker = Walker(PAGE, site.place, site.root, socket.gethostname(), self.logs)
+        self.reality, self.section, self.execute = self.walker.reality, self.walker.section, self.walker.execute
         self.jid = f"{self.ann.uid}-Wd3xLq8B-{REPORT}"
-        self._state = site.place / "shell"
-        self._state.write_text("")
-        self._env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PATH": f"{self._tools()}:{os.environ['PATH']}"}
-        self._marks: dict[Path, int] = {}
-        self._done: set[str] = set()
-        self._last_second = ""
 
-    def _tools(self) -> Path:
-        """A folder with the command line, as it is installed."""
-        folder = self.site.place / "bin"
-        folder.mkdir()
-        command = folder / "jobscribe"
-        command.write_text(
-            f'#!/bin/sh\nPYTHONPATH={shlex.quote(real_site.PYTHON_PATH)} exec {shlex.quote(sys.executable)} -m jobscribe.cli "$@"\n'
-        )
-        command.chmod(0o755)
-        return folder
-
-    # ---- sections
-
-    def section(self, name: str, scene: Callable[[], None] = lambda: None) -> None:
-        """Set the scene, then check what the page says below this heading, in order."""
-        if name in self._done:
-            return
-        self._done.add(name)
-        self._marks = {path: len(lines) for path, lines in self._logs().items()}
-        self._last_second = ""
-        scene()
-        mine = [b for b in walk_page.blocks() if b.section == name]
-        assert mine, f"the page has no section {name!r} with blocks"
-        said: str | None = None
-        for block in mine:
-            match block.kind:
-                case "sh":
-                    said = self.execute(block)
-                case "text":
-                    assert said is not None, f"line {block.line}: nothing was executed before this"
-                    self._same(block, said.splitlines())
-                case "log":
-                    for line in block.lines:
-                        self._find(block, line)
-
-    # ---- commands
-
-    def execute(self, block: Block, before: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """What the commands print; they share variables, functions and folder with those before them."""
-        state = shlex.quote(str(self._state))
-        script = "\n".join([
-            "set -eu -o pipefail", f". {state}", before, self.reality.text("\n".join(block.lines)),
-            f'{{ declare -f; export -p; declare -p front jar jid run 2>/dev/null || true; echo "cd $(pwd)"; }} > {state}',
-        ])
-        done = subprocess.run(
-            [*wrap, "bash", "-c", script], cwd=self.site.place, env=self._env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == 0, f"line {block.line} of the page: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        assert done.stderr == "", f"line {block.line} of the page: {done.stderr}"
-        return done.stdout
-
-    def _same(self, block: Block, real: list[str]) -> None:
-        at, skip = 0, False
-        for n, example in enumerate(block.lines):
-            if example == MORE:
-                skip = True
-                continue
-            found = next((i for i in range(at, len(real)) if self.reality.matches(example, real[i])), None) if skip else (
-                at if at < len(real) and self.reality.matches(example, real[at]) else None
-            )
-            assert found is not None, f"line {block.line + n} of the page is not there:\n{example}\n--- but\n" + "\n".join(real[at:])
-            at, skip = found + 1, False
-        assert skip or at == len(real), f"the page leaves out, after line {block.line + len(block.lines) - 1}:\n" + "\n".join(real[at:])
-
-    # ---- logs
-
-    def _logs(self) -> dict[Path, list[str]]:
+    def logs(self) -> Logs:
         """Lines of the front end's, the supervisor's, and of the logs of Ann's agents and keepers."""
         root = self.site.root
         paths = [root / "log" / "server.log", root / "log" / "supervisor.log", *sorted(root.glob(f"agent/*.{self.ann.uid}@*/*.log"))]
         return {p: p.read_text(encoding="utf-8").splitlines() for p in paths if p.exists()}
 
-    def _find(self, block: Block, example: str) -> None:
-        """The next such line of its log, not before the line that the page has before it."""
-        assert walk_page.stamped(example), f"line {block.line}: not a log line: {example}"
-
-        def look() -> tuple[Path, int, str] | None:
-            for path, lines in self._logs().items():
-                for n in range(self._marks.get(path, 0), len(lines)):
-                    if _second(lines[n]) >= self._last_second and self.reality.matches(example, lines[n]):
-                        return path, n, lines[n]
-            return None
-
-        deadline = time.monotonic() + SECS
-        while (found := look()) is None:
-            if time.monotonic() > deadline:
-                logs = "\n".join(line for path, lines in self._logs().items() for line in lines[self._marks.get(path, 0) :])
-                pytest.fail(f"line {block.line}: this is in no log, at this place:\n{example}\nwith {self.reality.bound}\n--- what is there:\n{logs[-20000:]}")
-            time.sleep(0.05)
-        path, n, line = found
-        self._marks[path], self._last_second = n + 1, _second(line)
-
     # ---- scenes
 
     def simulation(self, sid: str, report: str = REPORT, simulation_type: str = "myapp", **fields: Any) -> dict[str, Any]:
         return {**self.ann.simulation(report, simulation_type, **fields), "simulationId": sid}
-
-
-def _second(line: str) -> str:
-    """Month by number: it is compared."""
-    months = {m: f"{n:02d}" for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"))}
-    return months.get(line[:3], "") + line[3:15] if walk_page.stamped(line) else ""
 
 
 @pytest.fixture(scope="module")
@@ -173,12 +82,12 @@ def _walked(walk: Walk) -> Walk:
 
 
 def test_every_block_of_the_page_is_checked_by_somebody() -> None:
-    there = {(b.section, b.kind) for b in walk_page.blocks()}
+    there = {(b.section, b.kind) for b in PAGE.blocks()}
     assert {kind for _, kind in there} == KINDS
     source = Path(__file__).read_text()
     unknown = {s for s, _ in there if f'.section("{s}"' not in source}
     assert unknown == set(), "sections with blocks that no test walks"
-    for before, block in itertools.pairwise(walk_page.blocks()):
+    for before, block in itertools.pairwise(PAGE.blocks()):
         assert block.kind != "text" or (before.kind, before.section) == ("sh", block.section), f"line {block.line}: output of nothing"
 
 
@@ -206,7 +115,7 @@ def test_the_journal_has_the_same_lines(walk: Walk) -> None:
     _walked(walk)
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode or not shutil.which("journalctl"):
         pytest.skip("a private journal needs root, mount namespaces and systemd-journald")
-    (block,) = [b for b in walk_page.blocks() if b.kind == "sh journal"]
+    (block,) = [b for b in PAGE.blocks() if b.kind == "sh journal"]
     log = walk.site.place / "up.log"
     said = walk.execute(block, before=JOURNAL.replace("LOG", shlex.quote(str(log))), wrap=("unshare", "--mount"))
     wanted = [line[:150] for line in log.read_text().splitlines() if walk.jid in line]
@@ -309,7 +218,7 @@ def test_a_trace_has_all_of_the_way_and_nothing_of_others(walk: Walk) -> None:
     trace = walk.site.post("trace", id=walk.jid, logs=True)
     lines = {s: [x["text"] for x in trace["lines"] if x["source"] == s] for s in {x["source"] for x in trace["lines"]}}
     assert {"log/server.log", "log/supervisor.log", f"agent/local.sequential.{walk.ann.uid}@localhost/agent.log"} <= set(lines)
-    for path, of_file in walk._logs().items():
+    for path, of_file in walk.logs().items():
         wanted = [line for line in of_file if walk.jid in line]
         assert [x for x in lines.get(str(path.relative_to(walk.site.root)), []) if walk.jid in x] == wanted
     assert not [text for of in lines.values() for text in of if bob.uid in text]

@@ -27,7 +27,7 @@ def run(*args: str | pathlib.Path, code: int = 0, **env: str) -> str:
 
 def test_the_wheel_holds_every_module_of_the_product_and_nothing_else(built: Any) -> None:
     product = {"__init__.py", "py.typed", "service/exit_table.yml", *(n for n in built.tree if n.endswith(".py") and n.split("/")[0] in PRODUCT)}
-    product |= {n for n in built.tree if n.startswith("web/static/")}
+    product |= {n for n in built.tree if n.startswith(("web/static/", "etc/systemd/"))}
     info = f"jobscribe-{VERSION}.dist-info/"
     packed = {n for n in built.names if not n.startswith(info)}
     assert packed == {f"jobscribe/{n}" for n in product}
@@ -118,7 +118,7 @@ def test_the_metadata_says_what_is_needed(server_python: pathlib.Path) -> None:
     version, *needs = run(server_python, "-c", code).splitlines()
     assert version == VERSION
     base = {n.split(">=")[0] for n in needs if "extra ==" not in n}
-    assert base == AGENT_PACKAGES | {"aiofiles", "click", "flask", "pykern", "pyyaml", "rich", "waitress"}
+    assert base == AGENT_PACKAGES | {"aiofiles", "click", "flask", "prometheus-client", "pykern", "pyyaml", "rich", "waitress"}
 
 
 def test_the_installed_package_is_typed(server_python: pathlib.Path, tmp_path: pathlib.Path) -> None:

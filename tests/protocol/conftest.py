@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
 from jobscribe.protocol import messages as m
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.batch import BatchState, ClusterNews, Partition, Wishes
+from jobscribe.protocol.exits import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
 
 # how fast examples are found says something about this machine, and nothing about the product
@@ -29,6 +31,30 @@ SPEC = m.TaskSpec(
     grace_secs=1.5, core_bytes=1024, memory_bytes=2**30, ports=(23_000, 23_001),
 )
 
+BATCH = BatchState(
+    cluster="hpc-1", job_id="4711_2", state="PENDING", reason="Resources", sentence="it waits for nodes", partition="debug", account="m1234",
+    nodes="n[1-3]", submitted_at=1_700_000_000.5, starts_at=1_700_000_100.5, unknown_since=1_700_000_050.5, restarts=1, canceled_by="op",
+    run_dir="/scratch/u/run",
+)
+#: The same with what only a batch scheduler knows.
+BATCH_EXECUTION = msgspec.structs.replace(EXECUTION, batch=BATCH, exit=msgspec.structs.replace(EXIT, source="scheduler", batch=BATCH))
+FACTS_EXECUTION = msgspec.structs.replace(EXECUTION, exit=msgspec.structs.replace(EXIT, facts=ExitFacts(
+    memory_peak_bytes=2**31 - 4096, memory_limit_bytes=2**31, memory_kills=1, kernel=("Killed process 4711 (sim)",),
+    kernel_unread="not permitted to read the kernel log", via_shell=True,
+)))
+BATCH_SPEC = msgspec.structs.replace(SPEC, batch=Wishes(
+    cluster="hpc-1", partition="debug", account="m1234", qos="normal", constraint="a&[b|c]*2", licenses="scratch:2", nodes=2, tasks=8,
+    tasks_per_node=4, cores=2, memory_mb=4000, gpus=1, modules=("gcc/12.2",), setup="export A=1\n", directives=("exclusive", "reservation=r"),
+    signal_secs=60,
+))
+NEWS = ClusterNews(
+    cluster="hpc-1", at=1_700_000_000.5, scheduler="up", detail="a detail", version="22.05.8", accounts=("m1234",), qos=("normal",),
+    partitions=(Partition(
+        name="debug", default=True, up=False, nodes=3, max_nodes=2, min_nodes=1, cores_per_node=4, memory_mb_per_node=8000, gpus_per_node=1,
+        time_limit_secs=3600.0, default_secs=60.0, accounts=("m1234",), qos=("normal",),
+    ),),
+)
+
 
 @pytest.fixture
 def samples() -> dict[str, tuple[m.Direction, Any]]:
@@ -47,6 +73,7 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         ),
         m.CancelCall(op_id=OP_ID),
         m.ReadFile(op_id=OP_ID, run_dir="/r", name="sub/out.dat", offset=2**40, limit=4096),
+        m.KeepFile(op_id=OP_ID, lib_dir="/l", name="a.dat", offset=2**40, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
         m.Kill(reason="idle", stop_jobs=True),
     ]
     to_supervisor = [
@@ -61,9 +88,15 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.FileChunk(op_id=OP_ID, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
         m.RunReport(token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5),
         m.PortsProbed(op_id=OP_ID, busy=(23_001,)),
+        m.ClusterReport(news=NEWS),
         m.Samples(samples=(m.Sample(TOKEN, 1_700_000_001.5, 115.5, 3.25, 2**31, 4096, 8192, 3, None, None),)),
         m.OpError(op_id=OP_ID, code="notFound", error="there is no such log"),
     ]
     out: dict[str, tuple[m.Direction, Any]] = {m.op_name(x): ("to_agent", x) for x in to_agent}
     out.update({m.op_name(x): ("to_supervisor", x) for x in to_supervisor})
+    # what only a batch scheduler adds, so that the others stay as they were
+    out["run/batch"] = ("to_agent", m.Run(op_id=OP_ID, token=TOKEN, spec=BATCH_SPEC))
+    out["run_status_update/batch"] = ("to_supervisor", m.RunStatusUpdate(execution=BATCH_EXECUTION))
+    # and what is seen around an end that is no success, which older versions did not say
+    out["run_status_update/facts"] = ("to_supervisor", m.RunStatusUpdate(execution=FACTS_EXECUTION))
     return out

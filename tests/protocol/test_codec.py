@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobscribe.protocol import messages as m
+from jobscribe.protocol.batch import BatchState, ClusterNews, Partition, Wishes
 from jobscribe.protocol.codec import (
     MAX_BATCH, MAX_CHUNKS, MAX_DEPTH, MAX_FRAME, MAX_ITEMS, MAX_KEYS, MAX_LOST, MAX_MESSAGE, Decoder, Encoder, FrameError,
 )
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.exits import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
 
 # ---- arbitrary messages
@@ -32,19 +33,48 @@ grace = st.floats(0, 3600)
 instants = st.none() | st.floats(0, 1e11)
 counts = st.integers(0, 2**62)
 plain = st.dictionaries(text, st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | text | st.lists(counts, max_size=3), max_size=3)
+texts = st.lists(text, max_size=2).map(tuple)
+facts = st.builds(
+    ExitFacts, memory_peak_bytes=st.none() | counts, memory_limit_bytes=st.none() | counts, memory_kills=st.none() | counts, kernel=texts,
+    kernel_unread=st.none() | text, via_shell=st.none() | st.booleans(),
+)
 exits = st.builds(
-    ExitInfo, code=st.none() | st.integers(0, 255), signal=st.none() | st.integers(1, 64), core_dumped=st.booleans(),
+    ExitInfo, facts=st.just(msgspec.UNSET) | facts, code=st.none() | st.integers(0, 255), signal=st.none() | st.integers(1, 64), core_dumped=st.booleans(),
     source=st.sampled_from(["keeper", "script", "start", "lost"]), stop_reason=st.none() | text, detail=st.none() | text, started_at=instants,
     ended_at=instants, user_secs=instants, system_secs=instants, max_rss_bytes=st.none() | counts, survivors_killed=counts,
     termination_message=st.none() | text, last_lines=st.none() | text, stdout_bytes=st.none() | counts, stderr_bytes=st.none() | counts,
     dropped_bytes=counts, report=st.none() | plain,
 )
+clusters = st.sampled_from(["hpc", "cori-2"])
+moments = st.none() | st.floats(0, 1e11)
+batches = st.builds(
+    BatchState, cluster=clusters, job_id=st.none() | st.sampled_from(["1", "12_3", "7+1"]), state=text, reason=text, sentence=text, partition=text,
+    account=text, nodes=text, submitted_at=moments, starts_at=moments, unknown_since=moments, restarts=st.integers(0, 9), canceled_by=text,
+    run_dir=text,
+)
+wishes = st.builds(
+    Wishes, cluster=st.none() | clusters, partition=st.none() | st.just("debug"), constraint=st.none() | st.just("a&[b|c]"),
+    nodes=st.none() | st.integers(1, 1_000_000), memory_mb=st.none() | st.integers(1, 2**40), gpus=st.none() | st.integers(0, 1000),
+    modules=st.lists(st.just("gcc/12.2"), max_size=2).map(tuple), setup=text, directives=st.lists(st.just("exclusive"), max_size=2).map(tuple),
+    signal_secs=st.none() | st.integers(1, 65_535),
+)
+partitions = st.builds(
+    Partition, name=text, default=st.booleans(), up=st.booleans(), nodes=st.none() | counts, cores_per_node=st.none() | counts,
+    time_limit_secs=st.none() | secs, accounts=texts, qos=texts,
+)
+news = st.builds(
+    ClusterNews, cluster=clusters, at=st.floats(0, 1e11), scheduler=st.sampled_from(["up", "unreachable"]), detail=text, version=text,
+    partitions=st.lists(partitions, max_size=2).map(tuple), accounts=st.none() | texts, qos=st.none() | texts,
+)
+exits = st.one_of(exits, st.builds(
+    ExitInfo, source=st.just("scheduler"), code=st.none() | st.integers(0, 255), batch=batches, detail=text,
+))
 executions = st.builds(
-    m.Execution, token=tokens, state=st.sampled_from(["starting", "running", "ended"]), op_id=op_ids, pid=st.none() | st.integers(1, 2**22),
+    m.Execution, batch=st.just(msgspec.UNSET) | batches, token=tokens, state=st.sampled_from(["starting", "running", "ended"]), op_id=op_ids, pid=st.none() | st.integers(1, 2**22),
     start_ticks=st.none() | counts, started_at=instants, elapsed_secs=instants, exit=st.none() | exits,
 )
 specs = st.builds(
-    m.TaskSpec, command=st.lists(text, max_size=4).map(tuple), run_dir=text, env=st.dictionaries(text, text, max_size=4),
+    m.TaskSpec, batch=st.just(msgspec.UNSET) | wishes, command=st.lists(text, max_size=4).map(tuple), run_dir=text, env=st.dictionaries(text, text, max_size=4),
     wrap=st.lists(text, max_size=2).map(tuple), time_limit_secs=st.none() | secs, grace_secs=grace, core_bytes=counts,
     app=st.none() | st.builds(m.AppInput, simulation_type=st.just("heat"), compute_model=st.just("m"), data=plain),
 )
@@ -73,8 +103,13 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         m.Sample, tokens, st.floats(0, 1e11), st.none() | st.floats(0, 1e6), st.none() | st.floats(0, 1e9), st.none() | counts, st.none() | counts,
         st.none() | counts, st.none() | counts, st.none() | st.floats(0, 100), st.none() | counts,
     ), max_size=3).map(tuple)),
+    m.ClusterReport: st.builds(m.ClusterReport, news=news),
     m.CancelCall: st.builds(m.CancelCall, op_id=op_ids),
     m.ReadFile: st.builds(m.ReadFile, op_id=op_ids, run_dir=text, name=text, offset=counts, limit=st.integers(0, 512 * 1024)),
+    m.KeepFile: st.builds(
+        m.KeepFile, op_id=op_ids, lib_dir=text, name=st.text(max_size=128), offset=counts, data=st.binary(max_size=200), size=counts,
+        mtime_ns=st.integers(-(2**63), 2**63 - 1),
+    ),
     m.CallReply: st.builds(m.CallReply, op_id=op_ids, reply=st.binary(max_size=200)),
     m.FileChunk: st.builds(m.FileChunk, op_id=op_ids, data=st.binary(max_size=200), size=counts, mtime_ns=st.integers(-(2**63), 2**63 - 1)),
     m.RunReport: st.builds(m.RunReport, token=tokens, report=plain, at=st.floats(0, 1e11)),
@@ -163,8 +198,9 @@ def test_a_message_with_text_that_is_not_unicode_is_refused_before_it_is_sent() 
     assert (e.value.code, e.value.close) == ("malformed", False)
 
 
-def test_full_pages_of_a_snapshot_are_never_too_many_keys_for_one_frame(samples: Any) -> None:
-    execution = samples["run_status_update"][1].execution
+@pytest.mark.parametrize("sample", ["run_status_update", "run_status_update/batch"])
+def test_full_pages_of_a_snapshot_are_never_too_many_keys_for_one_frame(samples: Any, sample: str) -> None:
+    execution = samples[sample][1].execution
     pages = [m.Snapshot(number=1, page=n, last=n == 3, executions=(execution,) * m.SNAPSHOT_PAGE) for n in range(4)]
     assert received(Decoder("to_supervisor"), Encoder().frames(pages)) == pages
 
@@ -357,11 +393,11 @@ def test_the_deepest_allowed_frame_is_not_too_deep() -> None:
         Decoder("to_agent").messages(frame(m=nested(MAX_DEPTH - 1, list)))
 
 
-@pytest.mark.parametrize("field", ["startedAt", "elapsedSecs"])
+@pytest.mark.parametrize("field", ["startedAt", "elapsedSecs", "submittedAt", "startsAt", "unknownSince"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0])
 def test_a_time_that_json_cannot_hold_never_gets_in(samples: Any, field: str, value: float) -> None:
-    plain = msgspec.to_builtins(samples["run_status_update"][1])
-    for place in (plain["execution"], plain["execution"]["exit"]):
+    plain = msgspec.to_builtins(samples["run_status_update/batch"][1])
+    for place in (plain["execution"], plain["execution"]["exit"], plain["execution"]["batch"], plain["execution"]["exit"]["batch"]):
         if field in place:
             before, place[field] = place[field], value
             with pytest.raises(FrameError, match="malformed"):

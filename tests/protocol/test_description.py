@@ -97,12 +97,19 @@ def test_every_key_of_a_job() -> None:
 def test_every_key_of_a_role() -> None:
     made_ = role(
         tasks=3, command=["x"], env={"A": 1}, cpu=2, memory="1.5GB", shm=128, gpu=1, ports={"a": 2, "b": {"begin": 5000, "count": 3}, "c": None},
-        minFailed=None, minSucceeded=3,
+        minFailed=None, minSucceeded=3, image="localhost:5000/a/b:c", volumes=["data", "/users/user0001/x"],
     )
     assert made_ == TaskRole(
         name="worker", tasks=3, command=("x",), env={"A": "1"}, cpu=2, memory_mb=1536, shm_mb=128, gpu=1,
         ports=(Port(label="a", count=2), Port(label="b", begin=5000, count=3), Port(label="c")), min_failed=None, min_succeeded=3,
+        image="localhost:5000/a/b:c", volumes=("data", "/users/user0001/x"),
     )
+
+
+def test_the_image_of_a_job_is_that_of_every_role_that_names_none() -> None:
+    made_ = spec(command=None, image="python:3.11", roles={"a": {"command": "x"}, "b": {"command": "x", "image": "own"}, "c": {"command": "x", "image": None}})
+    assert [r.image for r in made_.roles] == ["python:3.11", "own", "python:3.11"]
+    assert [r.image for r in spec(command=None, roles={"a": {"command": "x"}}).roles] == [None]
 
 
 @pytest.mark.parametrize(("given_", "mb"), [(100, 100), ("2GB", 2048), ("2 gb", 2048), ("512MiB", 512), ("1.5G", 1536), ("1T", 2**20), ("300k", 1), (0.2, 1), ("700", 700)])
@@ -244,6 +251,24 @@ def test_everything_is_told_at_once_with_its_path() -> None:
     (roles(ports={"a": {"begin": 65_535, "count": 2}}), "roles.worker.ports.a.begin", ["beyond 65535"]),
     (roles(ports={"a": {"beginAt": 5000}}), "roles.worker.ports.a.beginAt", ["`begin`"]),
     (roles(ports={"a": {"begin": 5000, "count": 3}, "b": {"begin": 5002}}), "roles.worker.ports.b", ["`a` has port 5002"]),
+    (job(image="python:3.11"), "image", ["a job without roles", "`roles`"]),
+    ({**roles(), "image": "Python"}, "image", ["capital letters", "python:3.11"]),
+    ({**roles(), "image": 3}, "image", ["it is 3"]),
+    (roles(image="a b"), "roles.worker.image", ['it has " " in it']),
+    (roles(image=""), "roles.worker.image", ["empty"]),
+    (roles(image=["x"]), "roles.worker.image", ["a list"]),
+    (roles(image="x" * 600), "roles.worker.image", ["600 characters"]),
+    (roles(dockerImage="x"), "roles.worker.dockerImage", ["`image`"]),
+    (roles(volumes="data"), "roles.worker.volumes", ["a list of names and paths"]),
+    (roles(volumes={"a": "b"}), "roles.worker.volumes", ["a list of names and paths"]),
+    (roles(volumes=["data", 3]), "roles.worker.volumes[1]", ["it is 3"]),
+    (roles(volumes=["data", "a/b"]), "roles.worker.volumes[1]", ["relative path", "the whole path"]),
+    (roles(volumes=["/a/../b"]), "roles.worker.volumes[0]", ["`..`"]),
+    (roles(volumes=["/a\0"]), "roles.worker.volumes[0]", ["NUL"]),
+    (roles(volumes=["data", "x", "data"]), "roles.worker.volumes[2]", ['"data" is there twice']),
+    (roles(volumes=["/a/b", "/a//b/"]), "roles.worker.volumes[1]", ["twice"]),
+    (roles(volumes=[f"v{n}" for n in range(101)]), "roles.worker.volumes", ["101 volumes", "at most 100"]),
+    (roles(mounts=["a"]), "roles.worker.mounts", ["`volumes`"]),
     (roles(tasks=1000, ports={"a": 3}), "roles", ["5000 ports", str(MAX_PORTS)]),
     (job(roles={f"r{n}": {"command": "x", "tasks": 600} for n in range(2)}, command=None), "roles", ["1200 tasks", str(MAX_TASKS)]),
     (job(roles={f"r{n}x": {"command": "x"} for n in range(MAX_ROLES + 1)}, command=None), "roles", ["101 roles"]),

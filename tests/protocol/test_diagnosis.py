@@ -40,8 +40,16 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
     # facts
     (ExitInfo(source="start", fault="portTaken"), ("port taken", "platform", "transient")),
     (ExitInfo(source="start", fault="noProcesses"), ("machine short", "platform", "conflict")),
-    (ExitInfo(source="start", fault="noShell"), ("machine not fit", "platform", "permanent")),
+    (ExitInfo(source="start", fault="noShell"), ("not to be had", "user", "permanent")),
     (ExitInfo(source="start", fault="notWritable"), ("machine not fit", "platform", "permanent")),
+    # a container that could not be had: what was asked for, what comes back, what another attempt does not meet
+    (ExitInfo(source="start", fault="imageMissing"), ("not to be had", "user", "permanent")),
+    (ExitInfo(source="start", fault="pullDenied"), ("not to be had", "user", "permanent")),
+    (ExitInfo(source="start", fault="volumeRefused"), ("not to be had", "user", "permanent")),
+    (ExitInfo(source="start", fault="registryUnreachable"), ("image not here yet", "platform", "conflict")),
+    (ExitInfo(source="start", fault="pullTimeout"), ("image not here yet", "platform", "conflict")),
+    (ExitInfo(source="start", fault="engineRefused"), ("refused there", "platform", "transient")),
+    (ExitInfo(source="start", fault="subnetTaken"), ("refused there", "platform", "transient")),
     (ExitInfo(source="start", detail="no directory"), ("not started", "platform", "unknown")),
     (ExitInfo(source="start", fault="a word of a newer version"), ("not started", "platform", "unknown")),
     (ExitInfo(source="start", code=127), ("not started", "platform", "unknown")),

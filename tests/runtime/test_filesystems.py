@@ -78,3 +78,22 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path,
     with pytest.raises(OSError):
         write_atomically(str(tmp_path / "folder"), b"two")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f", "folder"]
+
+
+@pytest.mark.parametrize("there", ["pipe", "link", "second name", "rest"])
+def test_what_lies_at_the_temporary_name_is_neither_written_to_nor_waited_for(tmp_path: Path, there: str) -> None:
+    """A job may have put it into a folder of its own."""
+    path, other = tmp_path / "f", tmp_path / "other"
+    temporary = tmp_path / f"f.{os.getpid()}.new"
+    other.write_bytes(b"another's")
+    match there:
+        case "pipe":
+            os.mkfifo(temporary)
+        case "link":
+            temporary.symlink_to(other)
+        case "second name":
+            temporary.hardlink_to(other)
+        case _:
+            temporary.write_bytes(b"of one that was killed")
+    write_atomically(str(path), b"one")
+    assert path.read_bytes() == b"one" and not path.is_symlink() and other.read_bytes() == b"another's" and not temporary.exists()

@@ -142,8 +142,8 @@ def test_json_has_the_same_and_ids_as_fields(out: Lines) -> None:
     record = json.loads(out.text)
     where = record.pop("where")
     assert record == {
-        "at": "2020-02-24T21:39:11.500Z", "pid": os.getpid(), "thread": 0, "component": "agent", "agent": "WUt4", "op": "pb5uQ2",
-        "jid": "EPRSqtUW-IVh7w74d-m", "message": Driver().pkdebug_str() + r" started\n",
+        "ts": "2020-02-24T21:39:11.500000000Z", "level": "info", "pid": os.getpid(), "thread": 0, "component": "agent", "agent": "WUt4",
+        "op": "pb5uQ2", "jid": "EPRSqtUW-IVh7w74d-m", "msg": Driver().pkdebug_str() + r" started\n",
     }
     assert re.fullmatch(r"(tests/)?runtime/test_log.py:\d+:test_json_has_the_same_and_ids_as_fields", where)
     assert out.text.count("\n") == 1
@@ -244,7 +244,10 @@ def test_a_file_is_rotated_at_its_size_and_old_ones_go(tmp_path: pathlib.Path) -
     output.close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.log", "a.log.1", "a.log.2"]
     texts = [p.read_text() for p in (tmp_path / "a.log.2", tmp_path / "a.log.1", path)]
-    assert [line[:2] for text in texts for line in text.splitlines()] == ["04", "05", "06", "07", "08", "09"]
+    lines = [line for text in texts for line in text.splitlines()]
+    assert [line[:2] for line in lines if line[0] != "["] == ["04", "05", "06", "07", "08", "09"]
+    marker = "[jobscribe: goes on from a.log.1; 80 bytes of older lines were dropped]"
+    assert lines[-3] == marker and texts[1].count("goes on from") == 1 and "goes on" not in texts[0]
     assert path.stat().st_mode & 0o777 == 0o600
     output.put("more\n")
     assert path.read_text().endswith("more\n") and output.lost == 0

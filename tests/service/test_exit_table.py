@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobscribe.protocol.batch import BatchState
 from jobscribe.protocol.diagnosis import LINE_CHARS, SEEN_CHARS, Row, Table, classified, diagnose
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import FAULTS, ExitInfo
+from jobscribe.protocol.exits import BY_SCHEDULER, FAULTS, ExitInfo
 from jobscribe.protocol.status import StopReason
 from jobscribe.service import log_rules, safety
 from jobscribe.service.exit_table import SHIPPED, load
@@ -21,6 +22,12 @@ TABLE = load(None)
 EVERY_EXIT = [
     *(ExitInfo(code=n) for n in range(1, 256)), *(ExitInfo(signal=n) for n in range(1, 65)), ExitInfo(), ExitInfo(source="lost"),
     *(ExitInfo(source="start", fault=f) for f in (None, "new", *FAULTS)), *(ExitInfo(code=n, out_of_memory=True) for n in (1, 137)),
+    *(ExitInfo(code=n, source="engine", out_of_memory=m) for n in (1, 125, 126, 127, 137, 143) for m in (True, False)),
+    *(
+        ExitInfo(code=n, signal=s, source=w, batch=BatchState(cluster="hpc", job_id="1", state=word))
+        for word in (*sorted(BY_SCHEDULER), "FAILED", "COMPLETED", "RUNNING", "A_NEW_WORD")
+        for n, s, w in ((None, None, "scheduler"), (None, 15, "scheduler"), (143, None, "script"), (3, None, "script"))
+    ),
     ExitInfo(signal=9, out_of_memory=True), *(ExitInfo(signal=15, stop_reason=r) for r in ("new", *get_args(StopReason))),
 ]
 
@@ -36,12 +43,112 @@ def test_the_shipped_table_has_rows_and_hints_and_says_what_to_do() -> None:
     assert all(r.reason.endswith(".") for r in TABLE.rows)
 
 
-@pytest.mark.parametrize("exit_", EVERY_EXIT, ids=lambda e: f"{e.stop_reason}-{e.source}-{e.fault}-{e.code}-{e.signal}-{e.out_of_memory}")
+@pytest.mark.parametrize("exit_", EVERY_EXIT, ids=lambda e: "-".join(map(str, (
+    e.stop_reason, e.source, e.fault, e.code, e.signal, e.out_of_memory, *([e.batch.state] if isinstance(e.batch, BatchState) else ()),
+))))
 def test_what_is_built_in_and_what_ships_decide_alike(exit_: ExitInfo) -> None:
     """The simulator goes by the one, a supervisor by the other."""
     row, built_in = classified(exit_, TABLE), classified(exit_, Table())
     assert row in TABLE.rows
     assert (row.type, row.behavior) == (built_in.type, built_in.behavior)
+
+
+def of_a_container(code: int | None = None, **fields: object) -> ExitInfo:
+    """As the engine's inspection gives it: code or signal, OOMKilled or not, both moments."""
+    return ExitInfo(code=code, source="engine", started_at=1_767_600_002.25, ended_at=1_767_600_009.5, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("exit_", "expected"), [
+    # killed by somebody else (`docker kill`), by us, by the kernel
+    (of_a_container(signal=9, out_of_memory=False), (3009, "platform", "transient")),
+    (of_a_container(signal=9, out_of_memory=False, stop_reason="cancel"), (1001, "user", "permanent")),
+    (of_a_container(signal=9, out_of_memory=False, stop_reason="timeLimit"), (1002, "user", "permanent")),
+    (of_a_container(signal=15, out_of_memory=False, stop_reason="decided"), (1006, "user", "permanent")),
+    (of_a_container(signal=15, out_of_memory=False), (3015, "platform", "transient")),
+    (of_a_container(signal=9, out_of_memory=True), (2001, "user", "permanent")),
+    (of_a_container(137, out_of_memory=True), (2001, "user", "permanent")),
+    (of_a_container(signal=9), (3009, "platform", "transient")),
+    # a child was killed for want of memory: a success stays one, a failure keeps its code
+    (of_a_container(0, out_of_memory=True), None),
+    (of_a_container(0, out_of_memory=False), None),
+    (of_a_container(3, out_of_memory=True), (2001, "user", "permanent")),
+    (of_a_container(3, out_of_memory=False), (9000, "unknown", "unknown")),
+    (of_a_container(0, out_of_memory=True, stop_reason="timeLimit"), (1002, "user", "permanent")),
+    # it ran: 125, 126 and 127 are the command's own
+    (of_a_container(125, out_of_memory=False), (9000, "unknown", "unknown")),
+    (of_a_container(126, out_of_memory=False), (4126, "user", "permanent")),
+    (of_a_container(127, out_of_memory=False), (4127, "user", "permanent")),
+    (of_a_container(signal=11, out_of_memory=False), (3011, "user", "unknown")),
+    # it never ran: whatever number the engine's own client would have ended with
+    (ExitInfo(source="start", fault="engineRefused", detail="h1: Range of CPUs is from 0.01 to 2.00"), (2023, "platform", "transient")),
+    (ExitInfo(source="start", fault="noShell", detail='h1: exec: "/bin/sh": stat /bin/sh: no such file or directory'), (2016, "user", "permanent")),
+    (ExitInfo(source="start", code=127, fault="noShell"), (2016, "user", "permanent")),
+    (ExitInfo(source="start", fault="imageMissing", detail="manifest unknown"), (2017, "user", "permanent")),
+    (ExitInfo(source="start", fault="pullDenied", detail="pull access denied"), (2018, "user", "permanent")),
+    (ExitInfo(source="start", fault="volumeRefused", detail="no such folder"), (2019, "user", "permanent")),
+    (ExitInfo(source="start", fault="registryUnreachable", detail="dial tcp: i/o timeout"), (2021, "platform", "conflict")),
+    (ExitInfo(source="start", fault="pullTimeout", detail="not there after 600 s"), (2022, "platform", "conflict")),
+    (ExitInfo(source="start", fault="subnetTaken", detail="Pool overlaps with other one on this address space"), (2024, "platform", "transient")),
+    (ExitInfo(source="start", fault="imageMissing", stop_reason="cancel"), (1001, "user", "permanent")),
+    # removed by somebody else
+    (ExitInfo(source="lost", detail="its container was removed from h1"), (2030, "platform", "transient")),
+    (ExitInfo(source="lost", detail="its container was removed from h1", stop_reason="cancel"), (1001, "user", "permanent")),
+])
+def test_how_containers_end(exit_: ExitInfo, expected: tuple[int, str, str] | None) -> None:
+    found = diagnose(exit_, TABLE)
+    assert (None if found is None else (found.code, found.type, found.behavior)) == expected
+    assert exit_.succeeded is (expected is None)
+
+
+def by_slurm(state: str, code: int | None = None, **fields: object) -> ExitInfo:
+    batch = BatchState(cluster="hpc", job_id="4711", state=state)
+    return ExitInfo(code=code, batch=batch, **{"source": "scheduler" if code is None else "script", **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("exit_", "expected"), [
+    (by_slurm("CANCELLED"), (2040, "user", "permanent")),
+    # the same, where the script lived long enough to note what its program made of it
+    (by_slurm("CANCELLED", 143), (2040, "user", "permanent")),
+    (by_slurm("CANCELLED", signal=15, stop_reason="cancel"), (1001, "user", "permanent")),
+    (by_slurm("NODE_FAIL"), (2041, "platform", "transient")),
+    (by_slurm("PREEMPTED", 143), (2042, "platform", "transient")),
+    (by_slurm("DEADLINE"), (2043, "user", "permanent")),
+    (by_slurm("TIMEOUT", signal=15, stop_reason="timeLimit"), (1002, "user", "permanent")),
+    (by_slurm("OUT_OF_MEMORY", out_of_memory=True), (2001, "user", "permanent")),
+    # its own exit, which Slurm only repeats
+    (by_slurm("FAILED", 3), (9000, "unknown", "unknown")),
+    (by_slurm("FAILED", 200), (4200, "user", "transient")),
+    (by_slurm("FAILED", signal=11), (3011, "user", "unknown")),
+    # it was over when the node failed: a success stays one
+    (by_slurm("NODE_FAIL", 0), None),
+    (ExitInfo(source="start", fault="neverPossible", detail="PartitionTimeLimit"), (2026, "user", "permanent")),
+    (ExitInfo(source="start", fault="batchRefused", detail="Invalid account"), (2025, "user", "permanent")),
+    (ExitInfo(source="start", fault="schedulerUnreachable", detail="x"), (2027, "platform", "conflict")),
+    (by_slurm("NODE_FAIL", source="lost"), (2030, "platform", "transient")),
+])
+def test_how_runs_on_clusters_end(exit_: ExitInfo, expected: tuple[int, str, str] | None) -> None:
+    found = diagnose(exit_, TABLE)
+    assert (None if found is None else (found.code, found.type, found.behavior)) == expected
+
+
+def test_a_row_for_an_end_of_slurm_s_that_there_is_not_is_refused(tmp_path: pathlib.Path) -> None:
+    row = "rows:\n  - {code: 70001, phrase: x, type: user, behavior: permanent, when: {slurm: [%s]}, reason: r}\n"
+    assert load(own(tmp_path, row % "NODE_FAIL")).rows[0].when.slurm == ("NODE_FAIL",)
+    with pytest.raises(Refusal, match=r"when\.slurm\[0\]: must be one of .*did you mean 'NODE_FAIL'"):
+        load(own(tmp_path, row % "NODE_FAILED"))
+
+
+def test_no_output_of_a_container_makes_another_kind_of_its_end() -> None:
+    plain, printed = (of_a_container(3, out_of_memory=False, last_lines=text) for text in (None, "x\nKilled\nno such image: oom-killed\n"))
+    a, b = diagnose(plain, TABLE), diagnose(printed, TABLE)
+    assert a is not None and b is not None and (a.code, a.behavior) == (b.code, b.behavior) == (9000, "unknown")
+
+
+def test_every_fault_has_a_row_of_its_own_and_advice() -> None:
+    rows = {fault: classified(ExitInfo(source="start", fault=fault), TABLE) for fault in FAULTS}
+    assert len({row.code for row in rows.values()}) == len(FAULTS)
+    assert [f for f, row in rows.items() if row.when.fault != (f,) or not row.solutions] == []
+    assert all(len(advice) > 20 for advice in FAULTS.values())
 
 
 @pytest.mark.parametrize(("line", "hint"), [

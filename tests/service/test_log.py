@@ -195,6 +195,6 @@ def test_a_server_process_opens_its_log_from_its_settings(tmp_path: pathlib.Path
     pkdebug.init()
     shown = capsys.readouterr()
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [r["message"] for r in rows] == [f"hello {REDACTED}", "the hub"]
+    assert [(r["level"], r["msg"]) for r in rows] == [("info", f"hello {REDACTED}"), ("debug", "the hub")]
     assert rows[0]["component"] == "supervisor" and rows[0]["jid"] == "EPRSqtUW-IVh7w74d-m"
     assert shown.err == path.read_text() and shown.out == ""

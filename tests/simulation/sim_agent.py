@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from sim_keeper import WAY_SECS, Keeper
+from sim_slurm import BatchSide
 from sim_time import Cancel, Life
 
 from jobscribe.agent.session import (
@@ -33,6 +34,8 @@ class Agent:
         self.link: Link | None = None
         self.calls: dict[str, Cancel] = {}
         self._pause = 0.05
+        #: where a batch scheduler starts what is run
+        self.batch = BatchSide(self, self.machine.slurms[self.key.host]) if self.machine.slurms else None
         self._login_known_at = self.time.now + LOGIN_SECS * self.time.random.random()
 
     # ---- its life
@@ -40,6 +43,8 @@ class Agent:
     def start(self, executions: list[dict[str, Any]]) -> None:
         def serve() -> None:
             self.do(self.session.keeper_hello(executions, self.host.mono))
+            if self.batch is not None:
+                self.batch.start()
             self.life.after(0.02, self._dial)
             self.life.after(TICK_SECS, self._tick)
 
@@ -53,6 +58,8 @@ class Agent:
     def vanish(self) -> None:
         self.life.end()
         self.calls.clear()
+        if self.batch is not None:
+            self.batch.close()
         if self.link is not None:
             self.link.agent_closes()
             self.link = None
@@ -135,6 +142,10 @@ class Agent:
                 case Launch(token=token, spec=spec):
                     wait = max(0.0, self._login_known_at - self.time.now)
                     self.life.after(wait, lambda token=token, spec=spec: self._launch(token, spec))
+                case Stop(token=token, reason=reason, grace_secs=grace) if self.batch is not None:
+                    self.life.after(WAY_SECS, lambda t=token, r=reason, g=grace: self.batch.stop(t, r, g))
+                case Forget(tokens=tokens) if self.batch is not None:
+                    self.life.after(WAY_SECS, lambda tokens=tokens: self.batch.forget(tokens))
                 case Stop(token=token, reason=reason, grace_secs=grace):
                     self._order({"do": "stop", "reason": reason, "grace": grace, **_named(token)})
                 case Forget(tokens=tokens):
@@ -155,6 +166,10 @@ class Agent:
                     self._send([FileChunk(op_id=op.op_id, data=b"", size=0, mtime_ns=0)])
 
     def _launch(self, token: Token, spec: TaskSpec) -> None:
+        if self.batch is not None:
+            order = {"command": spec.command, "limit": spec.time_limit_secs, "grace": spec.grace_secs, "ports": ()}
+            self.batch.launch(token, spec, order)
+            return
         if self.time.strikes("the agent could not hand a task to its keeper"):
             self.do(self.session.launch_failed(token, "simulated", self.host.mono))
             return

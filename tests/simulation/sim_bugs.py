@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from sim_batch_bugs import BATCH_BUGS, RARE_BATCH_BUGS
 from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
+from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
 
 from jobscribe.agent.session import Session
 from jobscribe.db import agent as agent_fold
@@ -66,7 +68,7 @@ def forgets_what_a_keeper_adopted() -> list[Patch]:
 
 
 def launches_again_after_a_reboot() -> list[Patch]:
-    return [(execution, "_restarted", lambda view, task: False)]
+    return [(execution, "_restarted", lambda turn, task: False)]
 
 
 def gives_nothing_back_at_an_end() -> list[Patch]:
@@ -153,11 +155,12 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     acts_before_it_is_durable, forgets_what_a_request_led_to, keeps_what_was_decided_on_a_failed_commit, tells_no_ends_in_snapshots,
     forgets_what_a_keeper_adopted, launches_again_after_a_reboot, gives_nothing_back_at_an_end, takes_no_slots_after_a_restart,
     asks_for_nothing_that_is_owed, sends_a_stop_once, remembers_one_token_of_an_agent, takes_silence_for_death,
-    purges_what_runs, queues_anew_in_any_order, *GANG_BUGS,
+    purges_what_runs, queues_anew_in_any_order, *GANG_BUGS, *HOST_BUGS, *BATCH_BUGS,
 )
 #: These take hundreds of seeds.
 RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (
     never_repeats_an_end, waits_by_the_wall_clock, calls_a_run_over_its_limit_canceled, asks_for_a_snapshot_once, *RARE_GANG_BUGS,
+    *RARE_HOST_BUGS, *RARE_BATCH_BUGS,
 )
 
 

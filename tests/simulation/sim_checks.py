@@ -9,7 +9,8 @@ from sim_time import BEGIN
 from jobscribe.db.events import RunRequested, job_stream
 from jobscribe.db.job import evolve
 from jobscribe.db.state import Job, Run, Task
-from jobscribe.protocol.ids import Token
+from jobscribe.protocol.batch import BatchState
+from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.status import PURGED
 from jobscribe.supervisor.core import rooms, slots
 from jobscribe.supervisor.core.execution import RESTARTED
@@ -80,7 +81,8 @@ class Checks:
                 self.sim.broken(f"{key} is completed, but the machine says {processes}")
             case _, "queueLimit":
                 waited, limit = self.machine.home.mono - (run.queued_mono or 0.0), run.spec.queue_limit_secs or 0.0
-                if processes:
+                # what a cluster begins in the very moment is ended at once
+                if processes and not self.sim.policy.batch:
                     self.sim.broken(f"{key} was canceled by its queue limit, and it ran")
                 if run.queued_boot_id == self.machine.home.boot_id and waited < limit - 0.01:
                     self.sim.broken(f"{key} waited {waited:.1f} s, and its queue limit is {limit}")
@@ -105,7 +107,9 @@ class Checks:
             self.time.saw(what)
 
     def _task(self, task: Task, p: "Process | None") -> None:
-        if task.pid is not None and (p is None or p.pid != task.pid):
+        if task.batch is not None and task.batch.job_id is None:
+            self.sim.broken(f"{task.token} was submitted, and there is no number")
+        if task.pid is not None and (p is None or (p.pid != task.pid and not (task.pid == 0 and self.sim.policy.batch))):
             self.sim.broken(f"{task.token} is pid {task.pid} in the books, and {p} on the machine")
         if task.exit is None or task.token in self.ended:
             return
@@ -113,7 +117,8 @@ class Checks:
         if task.exit.detail == RESTARTED:
             self.time.saw("a task was placed before a reboot, and nobody knows whether it started")
         if p is None:
-            if task.exit.source not in ("start", "lost"):
+            canceled_there = isinstance(task.exit.batch, BatchState) and task.exit.batch.state == "CANCELLED"
+            if task.exit.source not in ("start", "lost") and not canceled_there:
                 self.sim.broken(f"{task.token} never ran, and ended with {task.exit}")
         elif p.ended is None:
             self.sim.broken(f"{task.token} is over in the books, and it runs: {task.exit}")
@@ -177,6 +182,12 @@ class Checks:
             pool = world.slots.pools[wait.pool]
             if wait.in_use != len(pool.holders) or (wait.in_use < pool.capacity and not wait.ahead):
                 self.sim.broken(f"{job.jid} is said to wait for {wait}, and {pool}")
+        if said["state"] == "pending" and said["queueState"] == "slurm" and "batch" not in said:
+            self.sim.broken(f"{job.jid} is told to be in a queue, and not in which: {said}")
+        if any(t.token in world.batch and world.batch[t.token].unknown_since is not None for t in run.live_tasks if t.held is None):
+            self._once("it was not known, for a scheduler did not answer", (job.jid, run.serial))
+            if said["known"]:
+                self.sim.broken(f"{job.jid} is told as known, and its scheduler does not answer")
         if not said["known"] and self.calm_since is not None and self.time.now > self.calm_since + UNKNOWN_SECS:
             self.sim.broken(f"{job.jid} is still not known about, {self.time.now - self.calm_since:.0f} s after the storm")
 
@@ -194,8 +205,9 @@ class Checks:
                 self.sim.broken(f"G8: {job.jid} is not what its events add up to")
         for key, view in fresh.agents.items():
             live = world.agents.get(key)
-            mine, theirs = self._at_first(world, live.queued if live else {}), self._at_first(world, view.queued)
-            if live is None or mine.keys() != theirs.keys() or live.placed != view.placed:
+            # where there are several hosts, a queued run may be at home on another one
+            mine, theirs = self._at_first(world, _queued(world, key)), self._at_first(world, _queued(fresh, key))
+            if mine.keys() != theirs.keys() or (live.placed if live else set()) != view.placed:
                 self.sim.broken(f"G8: {key} has {live}, its events add up to {view}")
             if sorted(mine, key=mine.__getitem__) != sorted(theirs, key=theirs.__getitem__):
                 self.sim.broken(f"G8: the queue of {key} is in another order than its events")
@@ -267,7 +279,8 @@ class Checks:
             "timers": [t for t in supervisor.timers if not t[0].startswith("agent-")],
             "views": [(str(k), v) for k, v in world.agents.items() if v.needed or v.asking or v.snapshot],
             "rooms": [r for r in world.rooms.values() if r.claims or r.queue or any(b.cpu or b.memory_mb or b.gpus or b.ports for b in r.books.values())],
-            "holds": world.holds, "tallies": world.tallies, "held off": world.held_off, "followers": world.followers,
+            "homes": [x for x in (world.homes.hosts, world.homes.homeless, world.homes.crowded, world.homes._waiting) if x],
+            "batch": world.batch, "holds": world.holds, "tallies": world.tallies, "held off": world.held_off, "followers": world.followers,
             "asked": [link.asked for link in supervisor.links.values() if link.asked],
             "sockets": [e for e, link in supervisor.sockets.items() if supervisor.links.get(link.key) is not link],
         }
@@ -278,3 +291,9 @@ class Checks:
         for what, is_left in left.items():
             if is_left:
                 self.sim.broken(f"G19: left in memory: {what}: {is_left}")
+
+
+def _queued(world: World, key: AgentKey) -> dict[Ticket, int]:
+    """The queues of one user's agents of a kind, on all hosts."""
+    views = [v for k, v in world.agents.items() if (k.driver, k.kind, k.uid) == (key.driver, key.kind, key.uid)]
+    return {ticket: number for v in views for ticket, number in v.queued.items()}

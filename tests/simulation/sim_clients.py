@@ -9,9 +9,11 @@ from sim_recipes import Recipes, command, one_fits, too_much
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
 from jobscribe.protocol.messages import Call, CancelCall
+from jobscribe.protocol.batch import Wishes
 from jobscribe.protocol.requests import RunCancel, RunRelease, RunSimulation, RunSpec
 from jobscribe.protocol.roles import After, TaskRole
 from jobscribe.supervisor.core.inputs import Cancel, Input, Purge, Release, Submit, WantAgent
+from jobscribe.supervisor.core.rooms import Node
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
@@ -67,7 +69,9 @@ class Clients:
         self._sims = r.choice((3, 12, 40))
         self._limits = r.random() < 0.5
         self._models = [command(r, ("0", "0", "0", "3", "0,1", "0,s6", "200,0")) for _ in range(6)]
+        self._plans = (None, "gold") if supervisor.policy.places else (None,)
         self.nodes = supervisor.policy.nodes.get("local", ())
+        self._clusters = [p.host for p in supervisor.policy.places["local"]] if supervisor.policy.batch else []
         self.recipes = Recipes(r, self.nodes)
 
     # ---- requests
@@ -84,7 +88,7 @@ class Clients:
         return self._submit_late(uid, roles=(TaskRole(name="late", tasks=2, command=("job", "0", str(secs), "ignores")),))
 
     def _submit_late(self, uid: str, **what: Any) -> Asked:
-        spec = RunSpec(uid=uid, simulation_id=f"late{len(self.runs):04d}", grace_secs=1.0, **what)
+        spec = RunSpec(uid=uid, simulation_id=f"late{len(self.runs):04d}", driver="local", grace_secs=1.0, **what)
         asked = Asked(uid, f"{uid}-{spec.simulation_id}-command", f"run-{len(self.runs):06d}", None)
         asked.request = RunSimulation(req_id=asked.req_id, run=spec)
         self.runs.append(asked)
@@ -136,10 +140,11 @@ class Clients:
         r = self.time.random
         what: dict[str, Any] = {"roles": self.recipes.roles()} if r.random() < self.recipes.gangs else {"command": r.choice(self._models)}
         spec = RunSpec(
-            uid=uid, simulation_id=sid, compute_model=model, grace_secs=r.choice((0.0, 0.5, 3.0)), job_run_mode=r.choice(self._kinds),
+            uid=uid, simulation_id=sid, compute_model=model, driver="local", grace_secs=r.choice((0.0, 0.5, 3.0)), job_run_mode=r.choice(self._kinds),
             time_limit_secs=r.choice((0.3, 3.0, 12.0)) if self._limits and r.random() < 0.4 else None,
-            queue_limit_secs=r.choice((0.2, 2.0, 20.0)) if self._limits and r.random() < 0.3 else None,
+            queue_limit_secs=r.choice((0.2, 2.0, 20.0)) if self._limits and r.random() < 0.3 else None, active_plan=r.choice(self._plans),
             **what, **self.recipes.policies(), **fields,
+            **({"batch": Wishes(cluster=r.choice((None, *self._clusters)))} if self._clusters else {}),
         )
         jid = f"{uid}-{sid}-{model}"
         known = [a.serial for a in self.runs if a.jid == jid and a.serial is not None]
@@ -224,12 +229,12 @@ class Clients:
         self.time.say("client", asked.req_id, "<-", reply)
         if isinstance(reply, Refusal):
             self.time.saw("refused: " + reply.code)
-            if reply.code == "resourceExceeded" and one_fits(self.nodes, asked.request.run.roles):
+            if reply.code == "resourceExceeded" and one_fits(self._may(asked), asked.request.run.roles):
                 self._broken(f"{asked.req_id} was refused, and there is a host for it: {asked.request.run.roles}")
             if reply.code not in RETRYABLE and not asked.answered:
                 asked.refused = reply.code
             return
-        if isinstance(asked.request, RunSimulation) and too_much(self.nodes, asked.request.run.roles):
+        if isinstance(asked.request, RunSimulation) and not self._clusters and too_much(self._may(asked), asked.request.run.roles):
             self._broken(f"{asked.req_id} was accepted, and there is no host for it: {asked.request.run.roles}")
         if asked.serial not in (None, reply["serial"]):
             self._broken(f"G11: {asked.req_id} was answered with serial {asked.serial}, then {reply['serial']}")
@@ -245,6 +250,11 @@ class Clients:
             self.canceled.setdefault((asked.jid, reply["serial"]), self.time.now)
         if not self.time.strikes("a reply was lost"):
             asked.answered += 1
+
+    def _may(self, asked: Asked) -> tuple[Node, ...]:
+        """The hosts that this run may go to."""
+        plan = asked.request.run.active_plan
+        return tuple(n for n in self.nodes if plan in n.plans) or tuple(n for n in self.nodes if not n.plans)
 
     # ---- what is neither a run nor a cancel
 
@@ -269,7 +279,7 @@ class Clients:
             return
         self._handles += 1
         handle = self._handles
-        key = AgentKey("local", "sequential", self.time.random.choice(self._users), "localhost")
+        key = supervisor.engine.world.homes.for_calls("local", self.time.random.choice(self._users), None)
         self.calls[handle] = self.time.now + WANT_SECS + 1
 
         def answer(reply: dict[str, Any] | Refusal) -> None:

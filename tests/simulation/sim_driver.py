@@ -1,12 +1,15 @@
 """The driver's verbs as they are in bad times: slow, failing, silent, lying."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.effects import FindAgent, StartAgent, StopAgent
-from jobscribe.supervisor.core.inputs import DriverFailed, DriverFound, DriverStarted, DriverStopped, Input
+from jobscribe.protocol.messages import Kill
+from jobscribe.supervisor.core.effects import DismissAgent, FindAgent, StartAgent, StopAgent
+from jobscribe.supervisor.core.inputs import AgentBusy, DriverFailed, DriverFound, DriverStarted, DriverStopped, Input, SignInNeeded
 
 if TYPE_CHECKING:
+    from sim_slurm import SignIns
     from sim_supervisor import Supervisor
 
 AGENT_ID = "A" * 32
@@ -19,9 +22,11 @@ class Driver:
 
     def __init__(self, supervisor: "Supervisor") -> None:
         self.supervisor, self.time, self.machine = supervisor, supervisor.time, supervisor.machine
+        self.sign_ins: SignIns
         #: verbs on their way, by key: the core waits for these
         self.busy: dict[AgentKey, int] = {}
         self._lies: dict[AgentKey, int] = {}
+        self.on_dismissal: Callable[[DismissAgent], None] = lambda effect: None
 
     def perform(self, effect: StartAgent | FindAgent | StopAgent) -> None:
         life, key, boot = self.supervisor.life, effect.key, self.machine.home.boot
@@ -43,11 +48,28 @@ class Driver:
         self.busy[key] = self.busy.get(key, 0) + 1
         self.time.after(secs, act)
 
+    def dismiss(self, effect: DismissAgent) -> None:
+        """As the performer does it: over the connection that was meant, unless somebody waits for an answer there."""
+        self.on_dismissal(effect)
+        link = self.supervisor.links.get(effect.key)
+        if link is None or link.epoch != effect.epoch:
+            return
+        if link.asked:
+            self.time.saw("an agent that was to be dismissed was busy")
+            self.supervisor.life.after(0.0, lambda: self.supervisor.tell(AgentBusy(effect.key, effect.epoch)))
+        else:
+            link.to_agent(Kill(reason="nobody needs it"))
+
     def forget(self) -> None:
         """Who asked is gone."""
+        self.sign_ins.forget()
         self.busy.clear()
 
     def _act(self, effect: StartAgent | FindAgent | StopAgent) -> Input | None:
+        if effect.key.host in self.machine.out_of_reach:
+            return self._unreachable(effect)
+        if self.sign_ins.lacks(effect.key):
+            return self._signed_out(effect)
         match effect:
             case StartAgent():
                 return self._start(effect)
@@ -55,6 +77,24 @@ class Driver:
                 return self._find(effect)
             case StopAgent():
                 return self._stop(effect)
+
+    def _signed_out(self, effect: StartAgent | FindAgent | StopAgent) -> Input:
+        match effect:
+            case StartAgent():
+                return SignInNeeded(effect.key, effect.attempt, "simulated: sign in")
+            case FindAgent():
+                return DriverFound(effect.key, "unknown", "simulated: sign in", sign_in=True)
+            case StopAgent():
+                return SignInNeeded(effect.key, None, "simulated: sign in")
+
+    def _unreachable(self, effect: StartAgent | FindAgent | StopAgent) -> Input | None:
+        match effect:
+            case StartAgent():
+                return DriverFailed(effect.key, effect.attempt, "simulated: its host does not answer")
+            case FindAgent():
+                return DriverFound(effect.key, "unknown", "simulated: its host does not answer")
+            case StopAgent():
+                return None
 
     def _start(self, effect: StartAgent) -> Input | None:
         key, attempt = effect.key, effect.attempt

@@ -13,6 +13,7 @@ SHARES: dict[str, float] = {
     "an agent's start failed": 0.2, "a start was told as failed though it lives": 0.2, "a start was never answered": 0.1,
     "the driver was slow": 0.2, "the driver did not know": 0.3, "the driver found a dead agent alive": 0.3,
     "the driver did not find a living agent": 0.2, "a stop of the driver was never answered": 0.3,
+    "sbatch was refused": 0.05, "a batch job would have waited for ever": 0.03, "a user's connection to a cluster was lost": 0.3,
     "the agent could not hand a task to its keeper": 0.05, "a call's worker was slow": 0.3, "a probe was never answered": 0.2,
     "the supervisor died between two effects": 0.002, "a commit was slow": 0.05,
 }

@@ -153,8 +153,8 @@ def tells_followers_nothing_after_a_restart() -> list[Patch]:
 def takes_no_turn_in_an_array() -> list[Patch]:
     original = placement.pools_of
 
-    def pools_of(key: Any, jid: str, spec: Any) -> tuple[str, ...]:
-        return tuple(p for p in original(key, jid, spec) if not p.startswith("array/"))
+    def pools_of(key: Any, jid: str, spec: Any, clusters: Any = ()) -> tuple[str, ...]:
+        return tuple(p for p in original(key, jid, spec, clusters) if not p.startswith("array/"))
 
     return [(placement, "pools_of", pools_of)]
 

@@ -8,6 +8,7 @@ death of the supervisor (5 s), of its agent, of its keeper, its end is told when
 from typing import TYPE_CHECKING
 
 from sim_clients import USERS
+from sim_machine import HOME
 
 from jobscribe.supervisor.core.status import status
 
@@ -24,6 +25,10 @@ GRACE_SECS = 1.0
 class Late:
     def __init__(self, sim: "Simulator") -> None:
         self.sim, self.time, self.clients, self.supervisor, self.machine = sim, sim.time, sim.clients, sim.supervisor, sim.machine
+
+    @property
+    def on_cluster(self) -> bool:
+        return bool(self.sim.policy.batch)
 
     def begin(self) -> None:
         self.time.after(LATE_SECS, self._ask)
@@ -49,7 +54,7 @@ class Late:
             (28.0, lambda: self._keeper(long).die()),
             (38.0, lambda: self._runs(long, 10)),
             (38.0, lambda: self._all_die(long)),
-            (48.0, lambda: self._is(long, "error", "lost", 10)),
+            (48.0, lambda: self._is(long, "error", "signal" if self.on_cluster else "lost", 10)),
             (48.0, self._before_the_reboot),
         )
         for secs, act in steps:
@@ -74,7 +79,13 @@ class Late:
         doomed = self.clients.submit_plain(USERS[1], 500.0)
         self.time.after(5.0, lambda: self._runs(doomed, 5))
         self.time.after(5.0, self._reboot)
-        self.time.after(15.0, lambda: self._is(doomed, "error", "lost", 10))
+        if not self.on_cluster:
+            self.time.after(15.0, lambda: self._is(doomed, "error", "lost", 10))
+            return
+        # its login node was rebooted, and not the node that it runs on
+        self.time.after(15.0, lambda: self._runs(doomed, 10))
+        self.time.after(15.0, lambda: self.clients.cancel(doomed, 0))
+        self.time.after(15.0 + GRACE_SECS + 1, lambda: self._gone(doomed))
 
     # ---- deaths
 
@@ -95,6 +106,8 @@ class Late:
         self._supervisor_dies()
 
     def _keeper(self, asked: "Asked") -> "Keeper":
+        if self.on_cluster:
+            return next(k for k in self.machine.live_keepers() if k.key.uid == asked.uid and k.key.host == HOME)
         return next(k for k in self.machine.live_keepers() if any(e.token.startswith(asked.jid) for e in k.known.values()))
 
     # ---- what must be true by now

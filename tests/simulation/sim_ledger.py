@@ -11,8 +11,10 @@ from sim_verdicts import by_itself, comes_to, follows, good, kind, status_of
 
 from jobscribe.db.events import (
     AttemptDecided, AttemptEnded, DependencyEnded, RunEnded, RunRequested, StopRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted,
+    TaskSubmitted,
 )
 from jobscribe.protocol.ids import Token, parse_token
+from jobscribe.supervisor.core.subnets import subnet_of
 
 if TYPE_CHECKING:
     from sim_machine import Process
@@ -70,6 +72,8 @@ class Ledger:
                 self._requested(jid, e)
             case TaskPlaced():
                 self._place(e)
+            case TaskSubmitted():
+                self._submitted(self.runs[jid, e.token.serial], e)
             case TaskStarted():
                 self.runs[jid, e.token.serial].started.add(e.token)
             case StopRequested():
@@ -136,6 +140,12 @@ class Ledger:
         if run.spec.at_once is not None:
             self._turn_in_array(run)
         run.attempt, run.decided, run.retry, run.ends = token.attempt, None, None, []
+
+    def _submitted(self, run: Run, e: TaskSubmitted) -> None:
+        if e.token not in self.live or e.token in run.submitted or e.token in run.started:
+            self.sim.broken(f"{e.token} was submitted, and it was before, or had started, or does not live")
+        run.submitted.add(e.token)
+        self.time.saw("a batch job is on record")
 
     def _turn_in_array(self, run: Run) -> None:
         array, at_once = run.jid.rsplit("-", 1)[0], run.spec.at_once or 0
@@ -285,22 +295,33 @@ class Ledger:
             self.sim.broken(f"of {run.jid}/{run.serial} only {seats} were placed")
         if len(now) > 1:
             self.time.saw("a gang of several tasks was placed")
-        if len({e.agent_key.host for e in now.values()}) > 1:
+        hosts = {e.agent_key.host for e in now.values()}
+        if len(hosts) > 1:
             self.time.saw("a gang was placed on two hosts")
+        if any(n.subnets for n in self.sim.policy.nodes["local"]) and run.spec.roles:
+            self.time.saw("a gang with a network of its own was placed")
+            networks = {subnet_of(e.address) for e in now.values()}
+            if len(hosts) > 1 or len(networks) > 1 or len({e.address for e in now.values()}) < len(now):
+                self.sim.broken(f"{run.jid} is on {hosts} with {[e.address for e in now.values()]}")
         for token, e in now.items():
             role = run.role(token)
             asked = {p.label: p.count for p in role.all_ports()} if role is not None else {}
-            if {label: len(ports) for label, ports in e.ports.items()} != asked or (role is not None and len(e.gpus) != role.gpu):
+            gpus = 0 if role is None or self.sim.policy.batch else role.gpu
+            if {label: len(ports) for label, ports in e.ports.items()} != asked or (role is not None and len(e.gpus) != gpus):
                 self.sim.broken(f"{token} has {e.ports} and {e.gpus}, and asked for {role}")
 
     def _room_in_books(self) -> None:
+        self.sim.hosts.slots()
         self._fits(self.live, "is placed")
 
     def _fits(self, tokens: Any, what: str) -> None:
-        """No host has more of anything than there is, no port and no card two owners."""
+        """No host has more of anything than there is, no port and no card two owners. Of the nodes of a cluster nobody keeps books here."""
+        if self.sim.policy.batch:
+            return
         nodes = {n.host: n for n in self.sim.policy.nodes.get("local", ())}
         taken: dict[str, list[int]] = {host: [0, 0] for host in nodes}
         owners: dict[tuple[str, object], Token] = {}
+        networks: dict[tuple[str, str], tuple[str, int]] = {}
         for token in tokens:
             run = self.runs[token.jid, token.serial]
             role, e = run.role(token), run.placed[token]
@@ -309,6 +330,10 @@ class Ledger:
             host = e.agent_key.host
             taken[host][0] += role.cpu
             taken[host][1] += role.memory_mb
+            gang = (token.jid, token.serial)
+            network = subnet_of(e.address) if any(n.subnets for n in nodes.values()) else None
+            if network is not None and networks.setdefault((host, network), gang) != gang:
+                self.sim.broken(f"{gang} and {networks[host, network]} have {network} of {host}")
             for thing in (*e.gpus, *(p for ports in e.ports.values() for p in ports)):
                 other = owners.setdefault((host, thing), token)
                 if other != token:
@@ -329,7 +354,8 @@ class Ledger:
         if token in run.ended:
             self.sim.broken(f"{token} was started after its end had become durable")
         e = run.placed[token]
-        if p.host != e.agent_key.host or set(p.ports) != {n for ports in e.ports.values() for n in ports}:
+        ports = set() if e.agent_key.kind == "container" else {n for ports in e.ports.values() for n in ports}
+        if not self.sim.policy.batch and (p.host != e.agent_key.host or set(p.ports) != ports):
             self.sim.broken(f"{token} was placed on {e.agent_key.host} with {e.ports}, and started on {p.host} with {p.ports}")
         really = [parse_token(q.token) for q in self.machine.live.values()]
         self._fits([*really, *(t for t in self.kept if t not in really)], "runs or is kept")

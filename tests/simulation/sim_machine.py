@@ -16,6 +16,7 @@ from jobscribe.protocol.ids import AgentKey
 
 if TYPE_CHECKING:
     from sim_agent import Agent
+    from sim_slurm import Slurm
 
 #: What was written longer ago than this (seconds) survives a power cut although nobody synced it.
 SETTLED_SECS = 5.0
@@ -39,6 +40,8 @@ class Process(msgspec.Struct):
     signal: int | None = None
     #: what its script wrote down as its exit: a code, or 128 + a signal
     written: int | None = None
+    #: who is told of its end besides keepers
+    on_end: Callable[[], None] | None = None
 
     @property
     def jid(self) -> str:
@@ -109,6 +112,10 @@ class Machine:
         #: that live, with those whose keeper died and that do not know it yet
         self.agents: list[Agent] = []
         self.connect: Callable[[Any], Any] = lambda agent: None
+        #: clusters, by the names of the hosts of their agents
+        self.slurms: dict[str, Slurm] = {}
+        #: hosts that the driver cannot ask
+        self.out_of_reach: set[str] = set()
         self._pid = 100
 
     def host(self, name: str) -> Host:
@@ -219,6 +226,8 @@ class Machine:
         p.ended, p.signal = self.time.now, signal
         del self.live[p.token]
         self.time.say("machine: pid", p.pid, "ended", p.truth)
+        if p.on_end is not None:
+            p.on_end()
         for keeper in self.live_keepers():
             keeper.life.after(0.0, lambda keeper=keeper: keeper.process_ended(p))
 

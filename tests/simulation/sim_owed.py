@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobscribe.db.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core import placement
+from jobscribe.supervisor.core import batch, placement
 from jobscribe.supervisor.core.slots import Ticket
 from jobscribe.supervisor.core.world import AgentView, dir_pool
 
@@ -46,12 +46,14 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
         return f"{ticket} has a queue limit, and no timer"
     if run.waits_for:
         return _others(supervisor, ticket, run)
+    if ticket in world.homes.homeless:
+        return f"{ticket} has no host, and there is one"
     key = world.key_of(run)
     view = world.agents.get(key)
     if view is None or ticket not in view.queued:
         return None if run.retry is not None and ("retry", *ticket) in timers else f"{ticket} waits, and is in no queue"
     claim = world.slots.claims.get(ticket)
-    if run.spec.roles and ticket in view.asking and claim is not None and claim.held == len(claim.pools) and (why := _gang(supervisor, ticket, run)):
+    if run.spec.roles and not world.policy.batch and ticket in view.asking and claim is not None and claim.held == len(claim.pools) and (why := _gang(supervisor, ticket, run)):
         return why
     return _asking(supervisor, key, view) or moved(supervisor, key, view)
 
@@ -132,6 +134,9 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     wanted = run is not None and run.serial == token.serial and run.stop is None and run.attempts[-1].decided is None
     if not wanted and ("stop", token) not in supervisor.timers:
         return f"{token} is to be stopped, and nobody asks for it again"
+    own_limit = run is not None and run.spec.queue_limit_secs and batch.in_its_queue(world.policy, run)
+    if wanted and own_limit and ("queue", *ticket) not in supervisor.timers:
+        return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
     if wanted and task.pid is None and ("op", token) not in supervisor.timers:
         return f"{token} is to start, and nobody asks what became of it"
     if wanted and task.pid is not None and run is not None and run.spec.time_limit_secs and ("limit", token) not in supervisor.timers:
@@ -146,10 +151,22 @@ def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
     claim = world.slots.claims.get(ticket)
     if claim is None or claim.held != len(claim.pools):
         return f"{token} may live, and holds {claim}"
-    if task.ports:
+    if task.ports and not world.policy.batch:
         seats = world.room(task.agent_key.driver).claims.get(ticket)
         if seats is None or seats.seats.get((token.role, token.index)) != task.place:
             return f"{token} may live on {task.place}, and has {seats}"
+    return None
+
+
+def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
+    """It waits for memory: of those who need not be there, as many go as are needed."""
+    homes = supervisor.engine.world.homes
+    lacking = homes.lacking(key)
+    if lacking <= 0:
+        return f"{key} waits for memory, and there is some"
+    lacking -= sum(map(homes.mb, homes.leaving(key)))
+    if lacking > 0 and sum(map(homes.mb, homes.idle(key))) >= lacking:
+        return f"{key} waits for {lacking} MiB, and nobody needs {homes.idle(key)}"
     return None
 
 
@@ -171,6 +188,12 @@ def moved(supervisor: "Supervisor", key: AgentKey, view: AgentView) -> str | Non
             return f"{key} is being ended, and nothing comes of it"
         case "away" if ("agent-return", key) not in timers:
             return f"{key} is away, and nobody looks for it"
-        case "absent":
+        case "leaving" if ("agent-leave", key) not in timers:
+            return f"{key} is to go and needed, and nothing comes of it"
+        case "signed_out" if (key.uid, key.host) in supervisor.driver.sign_ins.there:
+            return f"{key} waits for a sign-in, and its user is signed in"
+        case "crowded" if why := _crowded(supervisor, key):
+            return why
+        case "absent" if (key.driver, key.host) not in supervisor.engine.world.homes.down:
             return f"{key} is needed, and nobody sees to it"
     return None

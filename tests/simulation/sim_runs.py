@@ -30,6 +30,8 @@ class Run(msgspec.Struct):
     attempt: int = 0
     placed: dict[Token, TaskPlaced] = {}
     started: set[Token] = set()
+    #: given to a batch scheduler, by the books
+    submitted: set[Token] = set()
     ended: dict[Token, ExitInfo] = {}
     #: of its latest attempt, in order
     ends: list[tuple[Token, ExitInfo]] = []

@@ -19,8 +19,8 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.messages import Alive, Kill, ToAgent
 from jobscribe.supervisor.core.effects import (
-    AgentReady, ClearTimer, Count, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, RemoveRunDir, ReplyRefusal, ReplyStatus,
-    SetTimer, SettleTasks, StartAgent, StopAgent, StopTask,
+    AgentReady, ClearTimer, Count, DismissAgent, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, RemoveRunDir, ReplyRefusal, ReplyStatus,
+    ReleaseTask, SetTimer, SettleTasks, StartAgent, StopAgent, StopTask,
 )
 from jobscribe.supervisor.core.inputs import Input, Now, TimerFired
 from jobscribe.supervisor.core.world import Policy, token_hash
@@ -59,6 +59,8 @@ class Supervisor:
         #: since when it has been up and well without a break: before that, nobody can expect an answer in time
         self.well_since = 0.0
         self.on_projected: Callable[[Job], None] = lambda job: None
+        self.on_decision: Callable[[], None] = lambda: None
+        self.on_start: Callable[[], None] = lambda: None
         self.on_death: Callable[[], None] = lambda: None
         self.on_removed: Callable[[str, int], None] = lambda jid, serial: None
         self._launched: set[Any] = set()
@@ -85,7 +87,10 @@ class Supervisor:
         self._delivered_at = self.well_since = self.time.now
         self.engine = Engine(self.policy, self.store, self)
         self.guarded(self.engine.start)
+        if self.running:
+            self.on_decision()
         self.life.after(POKE_SECS, self._poke)
+        self.on_start()
 
     def guarded(self, act: Callable[[], None]) -> None:
         """Everything that may come to a crash point."""
@@ -158,6 +163,8 @@ class Supervisor:
             self.time.say("engine <-", *inputs)
             self.decisions += 1
             self.guarded(lambda: self.engine.tell(*inputs))
+            if self.running:
+                self.on_decision()
 
     def _point(self, name: str) -> None:
         """The store's, and through `crashpoints`, the engine's."""
@@ -240,6 +247,8 @@ class Supervisor:
                 self.tasks.find(key)
             case SettleTasks(key=key, tokens=tokens):
                 self.tasks.settle(key, tokens)
+            case ReleaseTask(key=key, token=token):
+                self.tasks.release(key, token)
             case SetTimer(timer=timer, secs=secs):
                 self._clear(timer)
                 self.timers[timer] = self.life.after(secs, lambda: self._fired(timer))
@@ -247,6 +256,8 @@ class Supervisor:
                 self._clear(timer)
             case StartAgent() | FindAgent() | StopAgent():
                 self.driver.perform(effect)
+            case DismissAgent():
+                self.driver.dismiss(effect)
             case RemoveRunDir(jid=jid, serial=serial):
                 self.on_removed(jid, serial)
             case EndConnection(key=key, epoch=epoch):

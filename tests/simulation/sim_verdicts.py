@@ -5,6 +5,7 @@ The rules are those of the reference on completion and retries; the oracles (`si
 
 from collections.abc import Sequence
 
+from jobscribe.protocol.batch import BatchState
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.roles import Retry, TaskRole
@@ -23,6 +24,9 @@ def good(exit_: ExitInfo) -> bool:
 
 def kind(exit_: ExitInfo) -> str:
     """What trying again would do about this failure."""
+    word = slurms_doing(exit_)
+    if word is not None:
+        return "permanent" if word == "CANCELLED" else "transient"
     if exit_.source == "lost" or exit_.stop_reason in NOT_WANTED:
         return "transient"
     if exit_.source == "start":
@@ -45,9 +49,18 @@ def kind(exit_: ExitInfo) -> str:
             return "unknown"
 
 
+def slurms_doing(exit_: ExitInfo) -> str | None:
+    """It ended because its cluster, or somebody there, would have it so."""
+    word = exit_.batch.state if isinstance(exit_.batch, BatchState) else None
+    ours = exit_.stop_reason is not None or exit_.code == 0 or exit_.source in ("start", "lost")
+    return word if word in ("CANCELLED", "NODE_FAIL") and not ours else None
+
+
 def by_itself(exit_: ExitInfo) -> bool:
     """Did it fail, and was that its own doing? Only then it is kept for debugging."""
-    if good(exit_) or exit_.stop_reason is not None or exit_.source not in ("keeper", "script"):
+    if good(exit_) or exit_.stop_reason is not None or exit_.source not in ("keeper", "script", "scheduler"):
+        return False
+    if slurms_doing(exit_) is not None:
         return False
     number = exit_.signal if exit_.signal is not None else (exit_.code or 0) - 128
     return number not in OUTSIDE

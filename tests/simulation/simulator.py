@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+import sim_hosts
+import sim_slurm
 from sim_agent import Agent
 from sim_checks import Checks
 from sim_clients import Clients
@@ -48,10 +50,14 @@ class Simulator:
         r = self.time.random
         self.swarm = Swarm(r)
         self.time.rates = self.swarm.shares
+        what = r.random()
+        several = sim_hosts.settings(r) if what < 0.3 else {"nodes": {"local": nodes(r)}}
+        if what > 0.8:
+            several |= sim_slurm.settings(r)
+        runs = {"op_run_slots": {("local", "sequential"): r.choice((1, 2, 3)), ("local", "container"): r.choice((1, 2, 3))}} | several
         policy = Policy(
             cpu_slots={("local", "sequential"): r.choice((1, 2, 4)), ("local", "parallel"): r.choice((1, 2))},
-            op_run_slots={("local", "sequential"): r.choice((1, 2, 3))},
-            agent_return_secs=1.0, op_reply_secs=5.0, agent_start_secs=r.choice((3.0, 10.0)), nodes={"local": nodes(r)},
+            agent_return_secs=1.0, op_reply_secs=5.0, agent_start_secs=r.choice((3.0, 10.0)), **runs,
             hold_secs=r.choice((6.0, 60.0)), hold_again_secs=3.0, debug_secs=20.0,
         )
         #: small frames, pages and queues: everything comes in pieces
@@ -60,6 +66,11 @@ class Simulator:
         self.machine = Machine(self.time, self.broken, Agent)
         self.supervisor = Supervisor(self.time, self.machine, policy, 640 if self.small else MAX_FRAME)
         self.machine.connect = self.supervisor.connect
+        self.machine.slurms = sim_slurm.clusters(self)
+        self.sign_ins = self.supervisor.driver.sign_ins = sim_slurm.SignIns(self)
+        self.hosts = sim_hosts.Hosts(self)
+        self.supervisor.on_decision = self.hosts.decided
+        self.supervisor.on_start, self.supervisor.driver.on_dismissal = self.hosts.tell_all, self.hosts.dismissed
         self.clients = Clients(self.supervisor, self.broken)
         self.ledger = Ledger(self)
         self.machine.on_spawn = self.ledger.spawned
@@ -79,6 +90,8 @@ class Simulator:
             (r.choice((0, 0, 1, 2)), self.clients.submit_array), (r.choice((0, 0, 1, 2)), self.clients.submit_chain),
             (r.choice((0, 0, 5)), self.clients.release_one), (r.choice((0, 0, 4, 20)), self._stranger),
             (r.choice((0, 2, 10)), self.clients.call), (r.choice((0, 0, 3)), self.clients.begin_session), (r.choice((0, 0, 6)), self.clients.purge_one),
+            (r.choice((0, 1, 4)), self.hosts.outage), (r.choice((0, 0, 1)), self.hosts.blackout),
+            (r.choice((0, 3, 10)), lambda: sim_slurm.trouble(self.time, self.machine.slurms)),
         ):
             for _ in range(many):
                 self.time.after(r.random() * busy, act)
@@ -123,6 +136,10 @@ class Simulator:
         self.time.calm = True
         self.checks.calm_since = self.time.now
         self.supervisor.armed = None
+        self.hosts.mend()
+        self.sign_ins.mend()
+        for slurm in self.machine.slurms.values():
+            slurm.mend()
         self.supervisor.faults.mend()
         self.supervisor.commit_secs = 0.002
         for keeper in self.machine.keepers.values():

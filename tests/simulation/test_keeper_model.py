@@ -26,7 +26,7 @@ from sim_keeper import Keeper
 from sim_machine import Machine
 from sim_time import Life, Time
 
-from jobscribe.agent.job_script import script
+from jobscribe.protocol.job_script import script
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.messages import TaskSpec
 

@@ -53,7 +53,7 @@ WALL = 1_700_000_000.0
 
 def spec(n: int = 1, uid: str = UID, **fields: Any) -> RunSpec:
     """A run of simulation number `n` of this user."""
-    return RunSpec(uid=uid, simulation_id=f"sim{n:05d}", command=fields.pop("command", ("true",)), **fields)
+    return RunSpec(uid=uid, simulation_id=f"sim{n:05d}", command=fields.pop("command", ("true",)), **{"driver": "local", **fields})
 
 
 def jid_of(n: int = 1, uid: str = UID) -> str:
@@ -187,9 +187,14 @@ class Stage:
         assert claims.keys() <= asking | live.keys(), "rooms belong to who asks or lives"
         for ticket, tasks in live.items():
             run = world.jobs[ticket[0]].run
+            if tasks[0].agent_key.driver in self.policy.batch:
+                assert ticket not in claims, "a cluster is nobody's room"
+                continue
             if (run is not None and run.serial == ticket[1] and run.spec.roles) or ticket in claims:
                 assert {(t.token.role, t.token.index) for t in tasks} == claims[ticket].seats.keys(), "a task holds what it asked for"
-        assert world.holds.keys() == {t for t, c in claims.items() if c.seats} - live.keys(), "who has everything is on its way"
+        queued_by_others = {t for t in world.holds if world.jobs[t[0]].run.spec.driver in self.policy.batch}
+        assert world.holds.keys() - queued_by_others == {t for t, c in claims.items() if c.seats} - live.keys(), "who has everything is on its way"
+        assert world.batch.keys() <= {t.token for tasks in live.values() for t in tasks}, "what schedulers say is kept of what lives"
         assert not world.held_off.keys() & claims.keys() and world.held_off.keys() <= asking
         holding: dict[AgentKey, set[Any]] = {}
         for ticket, hold in world.holds.items():
@@ -216,7 +221,7 @@ class Stage:
         kept = {
             "busy": [j for j, job in world.jobs.items() if job.busy], "pools": world.slots.pools, "claims": world.slots.claims,
             "rooms": [r for r in world.rooms.values() if r.claims or r.queue], "books": books, "holds": world.holds,
-            "held off": world.held_off, "followers": world.followers, "tallies": world.tallies, "began": world.began, "timers": timers,
+            "held off": world.held_off, "followers": world.followers, "tallies": world.tallies, "began": world.began, "timers": timers, "batch": world.batch,
             "needed": [k for k, v in world.agents.items() if v.needed],
         }
         return {what: value for what, value in kept.items() if value}

@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from jobscribe.db.memory import MemoryStore
 from jobscribe.db.state import Job
+from jobscribe.drivers.driver import Capabilities
 from jobscribe.protocol.codec import Decoder, Encoder
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
@@ -128,7 +130,7 @@ class Office:
         self.progress = Progress(self.engine, self.counters)
         self.metering = Metering(self.engine, self.counters, lambda: self.mono)
         self.hub = Hub(self.engine, self.progress, self.metering, self.log, self.counters, lambda key: "a" * 32, 1)
-        drivers: Any = {"local": object()}
+        drivers: Any = {"local": SimpleNamespace(capabilities=Capabilities(tasks="keeper", same_machine=True))}
         self.desk = Desk(
             self.engine, Feed(self.store), Outputs(self.hub, {}, os.urandom), self.progress, self.counters, self.log, self.now,
             user_root="/users", apps=APPS, drivers=drivers, evidence_root="/evidence",

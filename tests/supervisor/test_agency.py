@@ -1,6 +1,7 @@
 """The lives of agents: who starts them, what a failure means, and what is never concluded from silence."""
 
 import pytest
+from jobscribe.supervisor.core.hosts import HostPlace
 from jobscribe.supervisor.core import effects as fx
 from jobscribe.supervisor.core.agency import GIVEN_UP, PATIENT_SECS, RETRY_SECS
 from jobscribe.supervisor.core.inputs import AgentConnected, DriverFailed, DriverStarted, DriverStopped, Restarted
@@ -37,6 +38,24 @@ def test_an_agent_is_started_once_for_many_runs(stage, kit):
     assert stage.agent_events() == ["AgentStartRequested", "AgentStarted"]
 
 
+def test_an_agent_has_its_time_from_when_its_driver_started_it_where_starts_take_their_turn(kit):
+    """Fifty users at once on one host: the last of them is not given up because the others came first."""
+    stage = kit.Stage(driver_start_secs={"local": 600.0})
+    stage.submit(1)
+    assert stage.timers()["agent-start", kit.key_of(), 1] == 600.0
+    stage.started()
+    assert stage.timers()["agent-start", kit.key_of(), 1] == stage.policy.agent_start_secs
+    stage.fire("agent-start", kit.key_of(), 1)
+    assert len(stage.asked(fx.StopAgent)) == 1
+
+
+def test_a_driver_that_never_says_how_a_start_went_is_given_up(kit):
+    stage = kit.Stage(driver_start_secs={"local": 600.0}, agent_start_tries=1)
+    stage.submit(1)
+    stage.fire("agent-start", kit.key_of(), 1)
+    assert stage.state()[0] == "error"
+
+
 def test_the_log_has_the_hash_of_the_token_and_never_the_token(stage, kit):
     stage.submit(1)
     (start,) = stage.asked(fx.StartAgent)
@@ -52,7 +71,7 @@ def test_each_start_has_a_token_of_its_own(stage, kit):
 
 
 def test_another_host_by_policy(kit):
-    stage = kit.Stage(hosts={"local": "node7"})
+    stage = kit.Stage(places={"local": (HostPlace(host="node7", slots={}),)})
     stage.submit()
     (start,) = stage.asked(fx.StartAgent)
     assert start.key.host == "node7"

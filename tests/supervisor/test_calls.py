@@ -298,7 +298,9 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
         with pytest.raises(Refusal) as e:
             await office.calls.call(request, office.calls.new_op())
         sentences.append((e.value.code, e.value.sentence.replace("sim00009", "sim00001")))
-    assert len(set(sentences)) == 1 and sentences[0][0] == "notFound"
+    theirs, nobodys, own = sentences
+    assert theirs == nobodys == ("notFound", f"there is no job {jid}")
+    assert own == ("notFound", f"there is no job {jid}; near it: {jid}"), "of one's own the near ones are told, and of nobody else's"
 
 
 async def test_the_serial_is_checked_before_and_after() -> None:

@@ -3,8 +3,19 @@
 import pytest
 from jobscribe.db.events import RunEnded
 from jobscribe.db.job import evolve
+from jobscribe.protocol.batch import BatchState
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.supervisor.core.endings import LEFTOVER, SHUTDOWN, outcome
+
+
+def test_what_we_ended_ourselves_was_not_the_scheduler_s_doing():
+    exit_ = by_slurm("CANCELLED", code=143, stop_reason="cancel", detail="by unix user me")
+    assert exit_.ended_by_scheduler is None and exit_.sentence() == "exit code 143"
+    assert by_slurm("CANCELLED", code=143, detail="by unix user me").sentence() == "by unix user me"
+
+
+def by_slurm(state, **fields):
+    return ExitInfo(source="scheduler", batch=BatchState(cluster="hpc", job_id="7", state=state), **fields)
 
 
 @pytest.mark.parametrize("source", ["keeper", "script", "start", "lost"])
@@ -35,6 +46,17 @@ def test_what_was_ended_for_being_unknown_was_canceled_by_nobody(fields):
     (ExitInfo(signal=11), ("error", "signal", "ended by signal 11 (SIGSEGV)")),
     (ExitInfo(code=0, source="start", detail="d"), ("error", "startFailed", "could not be started: d")),
     (ExitInfo(code=0, source="lost", detail="d"), ("error", "lost", "its end is not known: d")),
+    (ExitInfo(), ("error", "exit", "how it ended is not known")),
+    (ExitInfo(source="scheduler", detail="Slurm says that it failed"), ("error", "exit", "Slurm says that it failed")),
+    # its scheduler's own doing, or somebody's there, whatever its program made of that
+    (by_slurm("NODE_FAIL", detail="a node failed (n2)"), ("error", "scheduler", "a node failed (n2)")),
+    (by_slurm("CANCELLED", code=143, detail="by unix user op"), ("error", "scheduler", "by unix user op")),
+    (by_slurm("PREEMPTED"), ("error", "scheduler", "Slurm says PREEMPTED")),
+    (by_slurm("OUT_OF_MEMORY", detail="memory ran out", out_of_memory=True), ("error", "scheduler", "memory ran out")),
+    (by_slurm("NODE_FAIL", code=0, detail="d"), ("completed", "exit", None)),
+    (by_slurm("FAILED", code=3), ("error", "exit", "exit code 3")),
+    (by_slurm("CANCELLED", code=143, stop_reason="cancel", detail="d"), ("canceled", "cancel", None)),
+    (by_slurm("TIMEOUT", stop_reason="timeLimit"), ("canceled", "timeLimit", None)),
 ])
 def test_without_intent_the_exit_speaks(exit_, expected):
     assert outcome(exit_) == expected

@@ -352,7 +352,7 @@ async def test_a_supervisor_that_stops_says_so_to_every_stream() -> None:
             await p.read()
         assert b"stopping" in p.raw[-1]
         await p.close()
-        await asyncio.wait_for(closing, 0.5)
+        await asyncio.wait_for(closing, 5 * 0.5)
     with pytest.raises(Refusal, match="draining"):
         await page(office, jids=(jid,)).__aenter__()
 

@@ -2,14 +2,15 @@
 
 import json
 import math
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from jobscribe.supervisor import log_lines
-from jobscribe.supervisor.log_lines import About, lines
+from jobscribe.supervisor.tracing import log_lines
+from jobscribe.supervisor.tracing.log_lines import About, lines
 
 JID = "LoIEQ6fa-Mtk0hZyj-heightWeightReport"
 NOW = float(int(time.time()))
@@ -69,7 +70,8 @@ def test_what_was_computed_from_it_is_found_at_the_agent_by_its_op(root: Path) -
 def test_only_the_logs_of_its_users_agents_are_read(root: Path) -> None:
     write(root, "agent/local.sequential.Another1@localhost/agent.log", said(f"jid={JID}"))
     write(root, "agent/login-environment.json", "{}")
-    assert texts(root) == []
+    (root / "agent/docker.container.LoIEQ6fa@h1/ledger").mkdir(parents=True)
+    assert lines(str(root), ABOUT) == ([], []), "nor is any missed where tasks have containers of their own"
 
 
 def test_deaths_and_starts_of_its_agents_are_told_of_the_time_of_the_job(root: Path) -> None:
@@ -77,6 +79,22 @@ def test_deaths_and_starts_of_its_agents_are_told_of_the_time_of_the_job(root: P
     for name, text in (("keeper", "the agent, pid 1, ended by signal 9"), ("agent", "agent local.sequential.LoIEQ6fa@localhost starts, keeper pid 1")):
         write(root, f"{AGENT}/{name}.log", *(said(f"{text} {ago}", ago) for ago in (90, 30, 5)))
     assert sorted(t.rsplit(" ", 1)[1] for t in texts(root, about)) == ["30", "30"]
+
+
+def test_pulls_on_its_hosts_are_told_of_the_time_of_the_job(root: Path) -> None:
+    about = ABOUT._replace(until=NOW - 20, hosts=frozenset({"h1", "h.2"}))
+    pulls = [("h1", 30), ("h.2", 30), ("h1", 90), ("h1", 5), ("hx2", 30), ("h3", 30)]
+    write(root, "log/supervisor.log", *(said(f"docker host {host}: pulled busybox in {ago} s", ago) for host, ago in pulls))
+    assert texts(root, about) == ["docker host h1: pulled busybox in 30 s", "docker host h.2: pulled busybox in 30 s"]
+    assert texts(root) == []
+
+
+def test_files_from_before_the_job_are_not_read_and_are_no_gap(root: Path) -> None:
+    old = root / "log/supervisor.log.1"
+    write(root, "log/supervisor.log.1", said(f"{JID} of an earlier run", 7000))
+    os.utime(old, (NOW - 6000, NOW - 6000))
+    write(root, "log/supervisor.log", said("begins", 30), said(JID, 20))
+    assert texts(root) == [JID] and lines(str(root), ABOUT)[1] == []
 
 
 def test_rotated_files_are_one_log_and_the_newest_bytes_are_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +133,7 @@ def test_lines_of_json_are_found_and_timed(root: Path) -> None:
     at = datetime.fromtimestamp(NOW - 7, UTC)
     line = json.dumps({"jid": JID, "at": f"{at:%Y-%m-%dT%H:%M:%S}.250Z", "message": "x"})
     write(root, "log/supervisor.log", line)
-    assert lines(str(root), ABOUT)[0] == [log_lines.Line(NOW - 7, "log/supervisor.log", line)]
+    assert lines(str(root), ABOUT)[0] == [log_lines.Line(NOW - 6.75, "log/supervisor.log", line, exact=True)]
 
 
 @pytest.mark.parametrize(("stamp", "year"), [("Dec 31 23:59:59", 2025), ("Jan 01 00:00:00", 2026), ("Jan 02 11:00:00", 2026), ("Jan 05 00:00:00", 2025)])

@@ -46,7 +46,7 @@ def refused(data, type_=RunSimulation):
 def test_a_good_one():
     request = parse_body(body(), RunSimulation)
     assert request.run.command == ("true",)
-    assert (request.run.driver, request.run.job_run_mode, request.run.grace_secs) == ("local", "sequential", 3.0)
+    assert (request.run.driver, request.run.job_run_mode, request.run.grace_secs) == ("", "sequential", 3.0)
 
 
 @pytest.mark.parametrize("changes", [

@@ -2,17 +2,20 @@
 
 import pytest
 from jobscribe.db.state import Job
+from jobscribe.protocol.causes import CAUSES
 from jobscribe.protocol.diagnosis import Diagnosis
 from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.roles import Retry
 from jobscribe.supervisor.core.inputs import DriverFailed
 from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.why import why
+from jobscribe.supervisor.why.answer import why
+from jobscribe.supervisor.why.containers import is_command
 
 
-def ask(stage, folder=None, **kwargs):
+def ask(stage, folder=None, since=None, **kwargs):
     job = stage.job()
-    return why(status(stage.world, job, 1, stage.now(), **kwargs), job, folder)
+    return why(status(stage.world, job, 1, stage.now(), **kwargs), job, folder, since)
 
 
 def ended(kit, exit_=None, **fields):
@@ -64,23 +67,36 @@ def test_nobody_knows(kit):
     assert "since ?" in ask(stage)["evidence"][0]
 
 
-@pytest.mark.parametrize(("exit_", "cause", "sentence", "hint"), [
-    (ExitInfo(code=0), "exit", "it completed with exit code 0", 0),
-    (ExitInfo(code=3), "exit", "it ended by itself with exit code 3", 1),
-    (ExitInfo(code=126), "exit", "it ended by itself with exit code 126 (the command was found but cannot be executed)", 1),
-    (ExitInfo(code=127), "exit", "it ended by itself with exit code 127 (the command was not found)", 1),
-    (ExitInfo(code=137), "exit",
-     "it ended by itself with exit code 137 (a program that exits with 137 often saw a child killed by SIGKILL)", 1),
-    (ExitInfo(signal=11), "signal", "it was ended by SIGSEGV, which this system did not send", 1),
-    (ExitInfo(source="start", detail="no directory"), "startFailed", "could not be started: no directory", 1),
-    (ExitInfo(source="lost", detail="gone"), "lost", "its end is not known: gone", 1),
-    (ExitInfo(code=0, stop_reason="timeLimit"), "timeLimit", "it was ended by its time limit of 9 s", 1),
+def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):
+    stage = ended(kit)
+    stage.disconnect()
+    answer = ask(stage, since=stage.wall - 5)
+    assert [line.split(" since ")[0] for line in answer["evidence"]] == ["the event store cannot be written"]
+    assert answer["try"][0].startswith("jobscribe health ")
+    over = ended(kit, ExitInfo(code=3))
+    assert "event store" not in str(ask(over, since=over.wall - 5)) or over.job().run.busy
+
+
+@pytest.mark.parametrize(("exit_", "reason", "cause", "confidence", "sentence"), [
+    (ExitInfo(code=0), "exit", "completed", "certain", "it completed with exit code 0"),
+    (ExitInfo(code=3), "exit", "exit", "certain", "it ended by itself with exit code 3"),
+    (ExitInfo(code=126), "exit", "notExecutable", "likely", "it ended by itself with exit code 126 (the command was found but cannot be executed)"),
+    (ExitInfo(code=127), "exit", "notFound", "likely", "it ended by itself with exit code 127 (the command was not found)"),
+    (ExitInfo(code=137), "exit", "exit", "possible",
+     "it ended by itself with exit code 137 (a program that exits with 137 often saw a child killed by SIGKILL)"),
+    (ExitInfo(signal=11), "signal", "crash", "certain", "it was ended by SIGSEGV, which this system did not send"),
+    (ExitInfo(source="start", detail="no directory"), "startFailed", "startFailed", "certain", "could not be started: no directory"),
+    (ExitInfo(source="lost", detail="gone"), "lost", "lost", "unknown", "its end is not known: gone"),
+    (ExitInfo(code=0, stop_reason="timeLimit"), "timeLimit", "timeLimit", "certain", "it was ended by its time limit of 9 s"),
 ])
-def test_it_ended(kit, exit_, cause, sentence, hint):
+def test_it_ended(kit, exit_, reason, cause, confidence, sentence):
     answer = ask(ended(kit, exit_, time_limit_secs=9.0))
-    assert (answer["cause"], answer["sentence"]) == (cause, sentence)
-    assert len(answer["try"]) == hint
-    assert answer["evidence"][0] == f"exit: {exit_.sentence()} (said by the {exit_.source})"
+    assert (answer["reason"], answer["cause"], answer["confidence"], answer["sentence"]) == (reason, cause, confidence, sentence)
+    logs = [f"jobscribe job logs --stderr {kit.jid_of()}"] if answer["state"] == "error" else []
+    usual = [] if cause == "completed" else [line.replace(" JOB", f" {kit.jid_of()}") for line in CAUSES[cause].todo]
+    assert answer["try"] == [*usual, *logs]
+    assert (answer["attempt"], answer["index"]) == (1, 0)
+    assert answer["evidence"][0] == f"exit: {exit_.sentence()} (said by the {'supervisor' if exit_.source == 'lost' else exit_.source})"
 
 
 def test_the_evidence_of_an_exit(kit):
@@ -152,7 +168,7 @@ def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
     stage.submit(force=True)
     answer = ask(stage, serial=serial)
     assert answer["state"] == "canceled"
-    assert answer["cause"] == "cancel"
+    assert (answer["reason"], answer["cause"], answer["confidence"]) == ("cancel", "canceled", "certain")
     assert "has not started" not in answer["sentence"]
 
 
@@ -172,6 +188,95 @@ def test_whether_memory_ran_out(kit, exit_, sentence, evidence, denied):
     assert any("more memory" in t for t in answer["try"]) is (exit_.out_of_memory is True)
     if exit_.code == 0:
         assert answer["state"] == "completed"
+
+
+# ---- in a container of its own
+
+
+def contained(kit, exit_, image="python:3.11"):
+    """The answer for a run of one task, which was in a container on host h1 and ended so."""
+    stage = kit.Stage(nodes={"local": (kit.node(cpu=4),)})
+    token, = stage.placed(kit.role("main", 1, image=image))
+    stage.reports(kit.running(token), key=kit.key_of(kind="parallel"))
+    if exit_ is not None:
+        stage.reports(kit.replace(kit.ended(token), exit=exit_), key=kit.key_of(kind="parallel"))
+    run = stage.job().run
+    place = AgentKey("docker", "container", kit.UID, "h1")
+    tasks = tuple(kit.replace(t, agent_key=place) for t in run.attempts[-1].tasks)
+    job = kit.replace(stage.job(), run=kit.replace(run, attempts=(kit.replace(run.attempts[-1], tasks=tasks),)))
+    return why(status(stage.world, job, 1, stage.now()), job, None)
+
+
+def test_it_runs_in_its_agents_container(kit):
+    stage = ended(kit)
+    job = stage.job()
+    (task,) = job.run.attempts[-1].tasks
+    task = kit.replace(task, agent_key=AgentKey("docker", "sequential", kit.UID, "h1"), host="3e6d438cd021")
+    job = kit.replace(job, run=kit.replace(job.run, attempts=(kit.replace(job.run.attempts[-1], tasks=(task,)),)))
+    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"].endswith(" as pid 100 in container 3e6d438cd021 on h1")
+
+
+CONTAINER = "container: image python:3.11, on h1"
+
+
+def test_a_container_that_was_killed_by_somebody_else(kit):
+    answer = contained(kit, ExitInfo(signal=9, source="engine", out_of_memory=False, detail="its container was ended from outside"))
+    assert answer["sentence"] == (
+        "its task main/0 was ended by SIGKILL, which this system did not send ('docker kill' does that, and an engine that is stopped)"
+    )
+    assert answer["evidence"][0] == "exit: ended by signal 9 (SIGKILL) (said by the container engine of h1)"
+    assert {CONTAINER, "its container was ended from outside"} <= set(answer["evidence"]) and any("want of memory" in n for n in answer["not"])
+    assert any(t.startswith(f"docker events --since 24h --filter label=jobscribe.jid={kit.jid_of()}   # on h1") for t in answer["try"])
+
+
+@pytest.mark.parametrize(("exit_", "sentence", "completed"), [
+    (ExitInfo(signal=9, source="engine", out_of_memory=True), "its task main/0 was ended by SIGKILL, which this system did not send: memory ran out", False),
+    (ExitInfo(code=3, source="engine", out_of_memory=True), "its task main/0 ended by itself with exit code 3: memory ran out", False),
+    (ExitInfo(code=0, source="engine", out_of_memory=True), "but memory ran out, and the kernel killed a process of it", True),
+])
+def test_a_container_in_which_memory_ran_out(kit, exit_, sentence, completed):
+    answer = contained(kit, exit_)
+    assert sentence in answer["sentence"] and (answer["state"] == "completed") is completed
+    assert "docker kill" not in answer["sentence"] and not any("docker events" in t for t in answer["try"])
+    assert CONTAINER in answer["evidence"]
+
+
+@pytest.mark.parametrize(("fault", "image", "words"), [
+    ("imageMissing", "python:3.11", ["docker pull python:3.11   # by hand, on h1", "jobscribe pool check"]),
+    ("pullDenied", "python:3.11", ["docker pull python:3.11   # by hand, on h1", "jobscribe pool check"]),
+    ("registryUnreachable", "python:3.11", ["docker pull python:3.11   # by hand, on h1", "jobscribe pool check"]),
+    ("pullTimeout", None, ["jobscribe pool check"]), ("noShell", "python:3.11", ["docker run --rm --entrypoint /bin/sh python:3.11 -c true"]), ("noShell", None, ["jobscribe pool check"]),
+    ("engineRefused", "python:3.11", ["jobscribe pool check"]), ("subnetTaken", "python:3.11", ["jobscribe pool check"]),
+])
+def test_a_container_that_could_not_be_had_says_what_to_type(kit, fault, image, words):
+    answer = contained(kit, ExitInfo(source="start", detail="the words of h1", fault=fault), image)
+    assert answer["sentence"] == "could not be started: the words of h1"
+    assert f"in a word: {fault}" in answer["evidence"]
+    assert f"container: {'the image of the pool' if image is None else 'image ' + image}, on h1" in answer["evidence"]
+    assert [w for w in words if not any(t.startswith(w) for t in answer["try"])] == []
+    assert ("docker pull" in " ".join(t for t in answer["try"] if t.startswith("docker"))) is any(w.startswith("docker pull") for w in words)
+
+
+def test_an_image_in_a_command_is_quoted_for_a_shell(kit):
+    answer = contained(kit, ExitInfo(source="start", detail="x", fault="imageMissing"), "a;id")
+    assert any(t.startswith("docker pull 'a;id' ") for t in answer["try"])
+
+
+def test_a_container_that_was_removed(kit):
+    answer = contained(kit, ExitInfo(source="lost", detail="its container was removed from h1"))
+    assert answer["cause"] == "lost" and answer["sentence"].endswith("its end is not known: its container was removed from h1")
+    assert any(t.startswith("docker events") for t in answer["try"]) and CONTAINER in answer["evidence"]
+
+
+def test_a_container_that_runs_is_named_and_what_is_in_none_has_no_such_words(kit):
+    assert CONTAINER in contained(kit, None)["evidence"]
+    plain = ask(ended(kit, ExitInfo(signal=9, out_of_memory=False)))
+    assert "docker" not in str(plain) and "container" not in str(plain)
+
+
+def test_commands_stay_beside_what_the_exit_table_says(kit):
+    lines = ["Check the spelling.", "docker pull x   # by hand", "jobscribe pool check", "docker events --since 24h"]
+    assert [line for line in lines if is_command(line)] == lines[1:]
 
 
 def test_a_start_that_failed_for_want_of_something_says_what_to_do(kit):
@@ -298,6 +403,12 @@ def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
     stage.cancel(2)
     stage.fire("follow", kit.jid_of(2))
     answer = ask(stage)
-    assert (answer["state"], answer["cause"]) == ("canceled", "dependency")
+    assert (answer["state"], answer["reason"], answer["cause"]) == ("canceled", "dependency", "dependency")
     assert answer["sentence"] == "it was canceled, for a run that it was to run after did not end in the way it asked for"
     assert answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"] and "canceled by anyone" in answer["not"]
+
+
+@pytest.mark.parametrize(("stdout", "stderr", "command"), [(9, 0, "job logs"), (9, 9, "job logs --stderr"), (0, 0, "job logs --stderr")])
+def test_what_is_to_be_read_is_where_it_wrote(kit, stdout, stderr, command):
+    stage = ended(kit, ExitInfo(code=3, stdout_bytes=stdout, stderr_bytes=stderr))
+    assert f"jobscribe {command} {kit.jid_of()}" in ask(stage)["try"]

@@ -20,12 +20,13 @@ _NEXT = {
     None: {"RunRequested", "JobFolded"},
     "JobFolded": {"RunRequested", "RunPurged"},
     "RunRequested": {"TaskPlaced", "StopRequested", "RunEnded"},
-    "TaskPlaced": {"TaskStarted", "TaskEnded", "StopRequested"},
+    "TaskPlaced": {"TaskSubmitted", "TaskStarted", "TaskEnded", "StopRequested"},
+    "TaskSubmitted": {"TaskStarted", "TaskEnded", "StopRequested"},
     "TaskStarted": {"TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
     "StopRequested": {"RunEnded"},
     "TaskEnded": {"AttemptEnded"},
     "AttemptEnded": {"RunEnded", "RunPurged"},
-    "RunEnded": {"TaskStarted", "TaskEnded", "RunPurged"},
+    "RunEnded": {"TaskSubmitted", "TaskStarted", "TaskEnded", "RunPurged"},
     "RunPurged": set[str](),
 }
 
@@ -115,7 +116,7 @@ def _check_attempts(own: list[dict[str, Any]]) -> None:
         if type_ == "AttemptEnded":
             assert event["attempt"] == attempt and all("TaskEnded" in steps for steps in tasks.values()), told
     for steps in tasks.values():
-        way = [step for step in ("TaskPlaced", "TaskStarted", "TaskHeld", "TaskEnded") if step in steps]
+        way = [step for step in ("TaskPlaced", "TaskSubmitted", "TaskStarted", "TaskHeld", "TaskEnded") if step in steps]
         assert steps == way and way[0] == "TaskPlaced" and way[-1] == "TaskEnded", (steps, told)
 
 

@@ -1,7 +1,7 @@
 """Lets the tests of this folder import what they share, and gives them sites: a root with a supervisor of its own on it."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from books import check_books
 from loop_lag import check_lag
-from real_site import Site, ended
+from real_site import Site, add_logs, ended
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    add_logs(report)
+    return report
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +24,17 @@ import pytest
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
+from jobscribe.runtime.sessions import log_files
 
 DEADLINE_SECS = 30.0
 UID = "SystemU1"
 #: relative parts would mean something else in a process that changes its directory
 PYTHON_PATH = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
 
+#: What a report of a failure shows of each log.
+SHOWN_CHARS = 4000
 _libc = ctypes.CDLL(None, use_errno=True)
+_alive: "weakref.WeakSet[Site]" = weakref.WeakSet()
 _numbers = itertools.count(1)
 _naps = itertools.count(1)
 
@@ -42,6 +47,23 @@ def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause
             pytest.fail(f"not within {secs:g} s: {what}")
         time.sleep(pause)
     return found
+
+
+def add_logs(report: pytest.TestReport, *others: Path) -> None:
+    """To what is told of a test that failed: the ends of the logs of the sites that stand, and of these files. Called from folders' conftest."""
+    if not report.failed:
+        return
+    for site in sorted(_alive, key=lambda s: s.place):
+        report.sections.append((f"log of the supervisor in {site.place}", site.log()[-SHOWN_CHARS:]))
+        report.sections += [(f"{path}", _end_of(path)) for path in sorted(site.root.glob("agent/*/agent.log"))[-4:]]
+    report.sections += [(f"{path}", _end_of(path)) for path in others]
+
+
+def _end_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[-SHOWN_CHARS:]
+    except OSError as e:
+        return f"({e.strerror})"
 
 
 def spec(command: Sequence[str], uid: str = UID, **fields: Any) -> dict[str, Any]:
@@ -94,6 +116,7 @@ class Site:
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: http.client.HTTPConnection | None = None
         self.url, self.token, self.front = "", "", ""
+        _alive.add(self)
 
     # ---- the supervisor
 
@@ -150,6 +173,10 @@ class Site:
         """What supervisor, keepers and agents wrote to the supervisor's stderr."""
         path = self.place / "up.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def logged(self, name: str = "supervisor") -> str:
+        """The whole log file of supervisor ("server": front end), all sessions: one of an earlier start is not in the newest."""
+        return "".join(Path(file).read_text(errors="replace") for file in log_files(str(self.root), name))
 
     # ---- who runs here
 
@@ -209,14 +236,17 @@ class Site:
             if self.process.stdout is not None:
                 self.process.stdout.close()
             self.process = None
-        for keeper in self.titled("keeper"):
-            os.kill(keeper, signal.SIGCONT)
-            os.kill(keeper, signal.SIGTERM)
+        # also those of agents elsewhere, as on a cluster whose files are in this place
+        for keeper in [pid for pid, line in self.everybody().items() if line.startswith(b"jobscribe keeper ")]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGCONT)
+                os.kill(keeper, signal.SIGTERM)
         deadline = time.monotonic() + 15
         while (left := self.everybody()) and time.monotonic() < deadline:
             time.sleep(0.05)
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # gone since it was looked for
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.place, ignore_errors=True)
         return left
 
@@ -295,8 +325,9 @@ class Site:
         return [e["event"]["type"] for e in self.post("job-story", uid=run["uid"], computeJid=jid_of(run))["events"]]
 
     def ready(self) -> dict[str, Any]:
+        """With the counters, which only who has the secret is told."""
         said: dict[str, Any] = self.ask("GET", "/readyz").json()
-        return said
+        return {**said, "counters": self.ask("GET", "/api/metrics").json()["counters"]}
 
 
 def _give_up_power_over_files() -> None:

@@ -257,6 +257,7 @@ def test_a_request_id_that_meant_another_job_is_a_conflict(shared: Site) -> None
 def test_a_slot_that_is_taken_by_another_run_is_refused(shared: Site) -> None:
     run = shell("sleep 60", graceSecs=0)
     shared.submit(run)
+    shared.running(run)  # nothing more happens to it
     refused(shared, "/api/run-simulation", {"reqId": req_id(), "run": {**run, "command": ["other"]}}, "anotherRun", 409)
     assert shared.submit(run)["computeJobSerial"] == shared.status(run)["computeJobSerial"]
     shared.cancel(run)

@@ -11,6 +11,7 @@ def test_one_run_can_be_followed_by_its_ids(site: Site) -> None:
     run = shell("echo hi", simName="my simulation")
     said = site.finished(run)
     jid, run_dir = jid_of(run), said["runDir"]
+    site.post("trace", id=jid, logs=True)  # it reads the logs, so all of this is in them by then
     lines = site.log().splitlines()
     op = next(m[1] for line in lines if (m := re.search(r"_Op\(run, (\w+)\) runDir=", line)))
     agent = next(m[1] for line in lines if (m := re.search(r"LocalDriver\(a=(\w+) ", line)))
@@ -45,7 +46,8 @@ def test_one_run_can_be_followed_by_its_ids(site: Site) -> None:
 def test_the_same_lines_are_in_the_files(site: Site) -> None:
     run = shell("exit 4")
     site.finished(run)
-    supervisor = (site.root / "log" / "supervisor.log").read_text()
+    site.post("trace", id=jid_of(run), logs=True)
+    supervisor = site.logged()
     (agent_log,) = (site.root / "agent").glob("*/agent.log")
     assert f"ServerReq(api_runSimulation, {jid_of(run)})" in supervisor and "opName=run_status_update" in supervisor
     assert f"jid={jid_of(run)}" in agent_log.read_text() and "state=ended code=4" in agent_log.read_text()
@@ -55,6 +57,7 @@ def test_a_trace_by_any_id_tells_the_same_story(site: Site) -> None:
     run = shell("true")
     site.submit(run, "request-to-trace")
     site.wait(run)
+    site.post("trace", id=jid_of(run), logs=True)
     op = next(m[1] for line in site.log().splitlines() if (m := re.search(r"_Op\(run, (\w+)\)", line)))
     texts = {}
     for id_ in (jid_of(run), jid_of(run)[:13], op, "request-to-trace"):

@@ -1,9 +1,12 @@
 """Runs with roles on a real supervisor: gangs that find each other, policies, attempts, ports, what is kept for debugging."""
 
+import contextlib
 import json
 import os
+import random
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,12 +170,20 @@ def test_a_gang_that_waits_says_for_what_and_starts_when_there_is_room(roomy: Si
     assert roomy.wait(second)["state"] == "completed"
 
 
+def six_free_ports() -> int:
+    """The first of six in a row that nobody has: of those that no system hands out by itself, or this supervisor gets one of them."""
+    while True:
+        first = random.randrange(10_000, 20_000)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + 6):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
 def test_ports_that_others_listen_on_are_not_given_away(make_site: Callable[..., Site]) -> None:
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", 0))
-        stranger.listen()
-        taken = stranger.getsockname()[1]
-        first = max(1024, min(taken - 2, 65_530))
+    first = six_free_ports()
+    taken = first + 2
+    with socket.create_server(("127.0.0.1", taken)):
         site = make_site(*ROOMY, f"resources.local_ports={first}-{first + 5}").start()
         run = gang(role("one", "true", tasks=2))
         assert site.finished(run)["state"] == "completed"
@@ -234,8 +245,9 @@ def test_gangs_outlive_supervisor_and_agent(roomy: Site) -> None:
     assert (over["state"], over["attempt"]) == ("completed", 1)
 
 
-def test_runs_wait_for_others_to_end(roomy: Site) -> None:
-    slow = spec(["/bin/sh", "-c", "sleep 0.5; exit 1"])
+def test_runs_wait_for_others_to_end(roomy: Site, tmp_path: Path) -> None:
+    submitted = tmp_path / "submitted"
+    slow = spec(["/bin/sh", "-c", f"until [ -e {submitted} ]; do sleep 0.05; done; exit 1"])
     roomy.submit(slow)
     ok = spec(["true"], after=[{"computeJid": jid_of(slow), "on": "ok"}])
     failed = spec(["true"], after=[{"computeJid": jid_of(slow), "on": "failed"}])
@@ -243,6 +255,7 @@ def test_runs_wait_for_others_to_end(roomy: Site) -> None:
     last = spec(["true"], after=[{"computeJid": jid_of(any_)}, {"computeJid": jid_of(failed)}])
     for run in (ok, failed, any_, last):
         assert roomy.submit(run)["queueState"] == "dependency"
+    submitted.touch()
     assert roomy.wait(failed)["state"] == roomy.wait(any_)["state"] == roomy.wait(last)["state"] == "completed"
     over = roomy.wait(ok)
     assert (over["state"], over["reason"]) == ("canceled", "dependency")

@@ -1,36 +1,129 @@
 """After a full run - good ends, bad ends, refusals, restarts - no secret of it stands anywhere but where it belongs."""
 
 import hashlib
+import http.server
 import json
 import os
 import re
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from books import check_books, events
-from real_site import UID, Site, jid_of, req_id, shell, spec, until
+from real_site import PYTHON_PATH, UID, Site, jid_of, req_id, shell, spec, until
 
 from jobscribe.protocol.ids import derived_id, parse_agent_key
 from jobscribe.runtime import processes
 
 #: Where the secrets of a root lie, for its owner only.
-BELONGS = ("client.json", "secret/server", "secret/agents")
+BELONGS = ("client.json", "secret/server", "secret/agents", "secret/metrics")
 
 
-def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site]) -> None:
+#: With what notifications are signed, and what a header of them says.
+SIGNING, HEADER = "9c41d7e0b6a25f83signsEveryBody", "canaryOfAHeaderOfTheSite"
+#: The ways of an operator, and of a bundle what the job itself wrote as well.
+ASKED = (
+    "job why JOB", "--json job why JOB", "trace JOB", "--json trace JOB", "trace AGENT", "job logs --all JOB", "job status JOB", "job tasks JOB",
+    "agent list", "--json agent list", "agent logs --all AGENT", "agent logs --all --previous AGENT", "agent logs --keeper AGENT", "health",
+    "--json notify list", "--json doctor", "config show", "db export", "db story JOB",
+)
+
+#: Each line of its input as a command line, and behind what it says its exit code.
+TYPES = """
+import os, sys
+from jobscribe.cli.main import call
+for line in sys.stdin.read().splitlines():
+    code = call([*sys.argv[1:], *line.split()])
+    sys.stdout.flush()
+    os.write(1, b"\\0code %d\\0" % code)
+"""
+
+
+@pytest.fixture
+def told() -> Iterator[tuple[int, list[bytes]]]:
+    """Somebody who is told when runs change: the port, and what came, all but the header that is to be there."""
+    came: list[bytes] = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            headers = "".join(f"{k}: {v}\n" for k, v in self.headers.items() if k != "X-Site")
+            came.append(headers.encode() + self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: what came is looked at."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], came
+        server.shutdown()
+
+
+def _targets(folder: Path, port: int) -> str:
+    target = f"{{name: hook, url: 'http://127.0.0.1:{port}/', secretFile: signing, headersFile: headers, on: [running, ended]}}"
+    for name, text in (("signing", SIGNING), ("headers", f"X-Site: {HEADER}"), ("notify.yml", f"targets: [{target}]")):
+        (folder / name).write_text(text + "\n")
+        (folder / name).chmod(0o600)
+    return str(folder / "notify.yml")
+
+
+def _asked(site: Site, folder: Path, run: dict[str, object]) -> dict[str, bytes]:
+    """What an operator is told of this run, by everything that tells something."""
+    jid, agent = jid_of(run), str(site.agent_key())
+    lines = [*ASKED, f"bundle JOB -y -o {folder}/bundle.tgz"]
+    out = _typed(site, [line.replace("JOB", jid).replace("AGENT", agent) for line in lines])
+    with tarfile.open(folder / "bundle.tgz") as archive:
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            out[f"bundle: {member.name}"] = file.read() if file is not None else b""
+    assert len(out) > len(ASKED) + 10, sorted(out)
+    metrics = {"Authorization": "Bearer " + (site.root / "secret" / "metrics").read_text().strip()}
+    for path, headers in (("/metrics", metrics), ("/health", metrics), ("/readyz", None), ("/livez", None), ("/api/notify", None)):
+        answer = site.ask("GET", path, headers=headers)
+        assert answer.code == 200, path
+        out[path] = answer.body
+    return out
+
+
+def _typed(site: Site, lines: list[str]) -> dict[str, bytes]:
+    """What each of these command lines says: all of them in one interpreter, which takes its time to start."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    done = subprocess.run(
+        [sys.executable, "-c", TYPES, "--root", str(site.root), "--uid", UID], input="\n".join(lines).encode(), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=env, cwd="/", timeout=90, check=True,
+    )
+    said = done.stdout.split(b"\0code ")
+    codes = [int(text.split(b"\0")[0]) for text in said[1:]]
+    assert set(codes) <= {0, 1} and len(codes) == len(lines) and all(len(text) > 5 for text in said[:-1]), (codes, said)
+    return dict(zip(lines, said, strict=False))
+
+
+@pytest.mark.timeout(150)
+def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site], tmp_path: Path, told: tuple[int, list[bytes]]) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can read an agent's token out of its memory, to look for it elsewhere")
-    site = make_site(env={"SYSTEM_CANARY_TOKEN": "canaryOfTheEnvironment"})
+    site = make_site(f"notify.file={_targets(tmp_path, told[0])}", env={"SYSTEM_CANARY_TOKEN": "canaryOfTheEnvironment"})
     site.start()
     _everything(site)
+    talks = shell("echo failed >&2; exit 3")
+    site.finished(talks)
     site.stop(signal.SIGKILL)
     site.start()
     stays = shell("sleep 300", graceSecs=0)
     site.submit(stays)
     site.running(stays)
     secrets = _secrets(site)
-    assert len(secrets) >= 6
+    assert len(secrets) >= 8
+    until(lambda: any(jid_of(stays).encode() in text for text in told[1]), "the target is told of it")
+    answers = _asked(site, tmp_path, talks) | {f"notification {n}": text for n, text in enumerate(told[1])}
+    for name, secret in secrets.items():
+        assert not [what for what, text in answers.items() if secret.encode() in text], name
     _check_files(site, secrets)
     _check_processes(site, secrets)
     said = [site.ask("GET", path).body for path in ("/readyz", "/livez")]
@@ -65,8 +158,9 @@ def _everything(site: Site) -> None:
 
 
 def _secrets(site: Site) -> dict[str, str]:
-    out = {name: (site.root / "secret" / name).read_text().strip() for name in ("server", "agents")}
+    out = {name: (site.root / "secret" / name).read_text().strip() for name in ("server", "agents", "metrics")}
     out["environment"], out["password"] = "canaryOfTheEnvironment", "canaryOfAPassword"
+    out["signing"], out["header"] = SIGNING, HEADER
     out |= {f"token {n}": t for n, t in enumerate(_tokens(site))}
     out["agentId"] = derived_id(str(site.agent_key()).encode(), key=out["agents"].encode())
     return out

@@ -25,6 +25,7 @@ from jobscribe.drivers.driver import AgentSpec
 from jobscribe.protocol.codec import MAX_FRAME, Encoder
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
+from jobscribe.supervisor import agent_socket
 from jobscribe.supervisor import hub as hub_module
 
 STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
@@ -362,7 +363,7 @@ async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> 
 
 
 async def test_who_never_says_alive_is_sent_away(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "ALIVE_SECS", 0.3)
+    monkeypatch.setattr(agent_socket, "ALIVE_SECS", 0.3)
     await hall.submit()
     agent = await hall.agent()
     assert "alive" in (await agent.ended() or "")

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+sys.path.append(str(Path(__file__).parent.parent / "supervisor"))
 
 import real_site
 from books import check_books

@@ -56,6 +56,7 @@ class Person:
             self.troubles.append(f"{message.text} {place}")
 
     def close(self) -> None:
+        self.page.unroute_all(behavior="ignoreErrors")  # what is under way would fail, and in a test after this one
         self.context.close()
 
     # ---- what is shown

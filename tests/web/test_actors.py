@@ -44,6 +44,8 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
             return "GET", f"/run-files/odd/{sid}/oddReport", {}
         case "runLog":
             return "GET", f"/run-log/odd/{sid}/oddReport", {}
+        case "runWhy":
+            return "GET", f"/run-why/odd/{sid}/oddReport", {}
         case "getLibFile":
             return "GET", f"/lib-file/odd/{name}", {}
         case "deleteLibFile":
@@ -52,11 +54,11 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
             raise AssertionError(api)
 
 
-ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloadRunFile", "runFiles", "runLog", "getLibFile", "deleteLibFile"]
+ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloadRunFile", "runFiles", "runLog", "runWhy", "getLibFile", "deleteLibFile"]
 #: Those that name nothing of anybody's: they are about the user who asks, or about nobody.
 ABOUT_ONESELF = {
     "runSimulation", "statelessCompute", "statefulCompute", "beginSession", "ownJobs", "admJobs", "admCounters", "jobSupervisorPing",
-    "globalResources", "libFiles", "putLibFile", "liveTicket", "apps",
+    "globalResources", "libFiles", "putLibFile", "liveTicket", "apps", "clusters", "sbatchLogin", "sbatchLoginStatus",
 }
 
 

@@ -18,7 +18,7 @@ from jobscribe.web.routes import ROUTES
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance, unsupported_method]
 #: Examples for each operation and mode. More than these: SCHEMATHESIS_EXAMPLES=200.
-EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "14"))
 
 
 def test_every_route_is_in_it_with_its_types(web: Web) -> None:

@@ -186,7 +186,7 @@ def test_nobody_sees_the_runs_of_another(people: People, site: Site) -> None:
     assert [bob.page.evaluate(status, p) for p in theirs] == [404, 404, 404]
 
 
-def test_what_goes_wrong_is_said_in_sentences(people: People) -> None:
+def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> None:
     ann = people("ann").sign_in()
     ann.expected.append("/run-simulation$")
 
@@ -212,13 +212,47 @@ def test_what_goes_wrong_is_said_in_sentences(people: People) -> None:
     ann.start("odd", number="1", answer="raise")
     ann.until("#chip", "^failed$")
     ann.until("#sentence", r"^Odd failed in result: ZeroDivisionError")
+    # and why, to whoever wants to know more: the same that `job why` says, in words for people who have no command line there
+    assert not ann.sees("#why-lists")
+    ann.page.locator("#why summary").click()
+    ann.until("#why-lists", "(?s)What shows it.*exit code 1.*What it is not.*a time limit.*What to try")
+    assert "jobscribe " not in ann.text("#why") and str(site.root) not in ann.text("#why")
     assert "Traceback" not in ann.text("#run-title") + ann.text("#sentence") + ann.text("#notices")
     # the app reports lies about its state and its times while it runs: none is believed
     ann.start("odd", number="1", answer="liar")
     ann.until("#chip", "^completed$")
-    assert ann.text("#sentence") == "It was computed."
+    assert ann.text("#sentence") == "It was computed." and not ann.sees("#why")
     ann.start("odd", number="1", answer="fine")
     until(lambda: ann.sees("#canvas") and ann.picture().label.startswith("fine. Curves over x: a ends at 2"), "the result is drawn")
+
+
+def test_an_answer_that_is_older_than_the_news_takes_nothing_back(people: People, site: Site) -> None:
+    ann = people("ann").sign_in()
+    jid = ann.start("heat", frames=2000, paceSecs=0.1)
+    ann.until_state("running")
+    asked: list[str] = []
+
+    def older(route: Any) -> None:
+        response = route.fetch()
+        said = response.json()
+        assert said["state"] == "running" and said["computeJobPosition"] > 0
+        route.fulfill(response=response, json={**said, "state": "pending", "computeJobPosition": said["computeJobPosition"] - 1})
+        asked.append(jid)
+
+    ann.page.route(re.compile(r"/run-status$"), older)
+    try:
+        # the second question is asked when the first answer has been heard; one that was asked before is no answer of ours
+        for _ in range(20):
+            with ann.page.expect_response(re.compile(r"/run-status$")):
+                ann.show(jid)
+            if len(asked) >= 2:
+                break
+        assert len(asked) >= 2
+        assert ann.state() == "running"
+    finally:
+        ann.page.unroute_all(behavior="wait")
+    ann.page.locator("#cancel").click()
+    ann.until("#chip", "^canceled$")
 
 
 def test_where_the_stream_is_refused_the_page_asks(people: People) -> None:
@@ -333,7 +367,9 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
     ann = people("ann", viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2, has_touch=True).sign_in()
     page = ann.page
     page.locator("#app").select_option("heat")
-    page.locator("#field-frames").fill("200")
+    # longer than all that is done here: what can be pressed depends on whether it runs
+    page.locator("#field-frames").fill("5000")
+    page.locator("#field-size").fill("300")
     page.locator("#field-frames").press("Enter")
     ann.until_state("running")
     ann.until_frame(1)
@@ -344,21 +380,28 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
     page.screenshot(path=tmp_path / "phone.png", full_page=True)
 
     # everything that can be pressed is reached by the key, in the order in which it is seen
+    standing = "document.activeElement.id || document.activeElement.closest('li, summary, [role=alert]')?.parentElement.id"
     reached: list[str] = []
     page.locator("#sign-out").focus()
-    while (now := page.evaluate("document.activeElement.id || document.activeElement.closest('li, [role=alert]')?.parentElement.id")) and now != "log":
+    while (now := page.evaluate(standing)) and now != "log":
         reached.append(now)
         page.keyboard.press("Tab")
         assert len(reached) < 80
-    order = [reached.index(i) for i in ("sign-out", "app", "field-size", "start", "runs", "reuse", "canvas", "play", "slider", "follow", "files")]
-    assert order == sorted(order)
+    places = ["sign-out", "app", "field-size", "start", "runs", "reuse", "cancel", "why", "canvas", "play", "slider", "follow", "files"]
+    assert [i for i in dict.fromkeys(reached) if i in places] == places
     # tabs are one stop, and arrows go from one to the next
     page.locator("#tab-heatAnimation").focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-temperatureAnimation"
     until(lambda: "Curves" in ann.picture().label, "the other report is drawn")
     assert page.locator("#sentence").get_attribute("aria-live") == "polite"
-    ann.until("#chip", "^(completed|running)$")
+    ann.until("#chip", "^running$")
+    # who ends it stands where its button was, and goes on from there
+    page.locator("#cancel").focus()
+    page.keyboard.press("Enter")
+    ann.until_state("canceled")
+    page.keyboard.press("Tab")
+    assert page.evaluate(standing) == "why"
 
 
 def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People, make_site: Callable[..., Site]) -> None:

@@ -136,6 +136,14 @@ def test_what_an_app_says_never_wins_over_what_is_known_of_the_run(web: Web, stu
     assert said.get("nextRequest") != "x"
 
 
+def test_why_a_run_failed_is_told_and_an_app_cannot_say_it(web: Web, stub: StubSupervisor) -> None:
+    why = {"cause": "outOfMemory", "confidence": "likely", "sentence": "memory ran out", "try": ["give it more memory"]}
+    stub.answers["/api/run-status"] = status("error", reason="signal", error="ended by signal 9 (SIGKILL)", why=why)
+    assert web.as_(ANN).said("/run-status", NAMED)["why"] == why
+    stub.answers["/api/run-status"] = status("running", why=None, parallelStatus={"why": "x", "frameCount": 1})
+    assert "why" not in web.as_(ANN).said("/run-status", NAMED)
+
+
 def test_a_parallel_run_says_how_far_it_is(web: Web, stub: StubSupervisor) -> None:
     asked = {**NAMED, "report": "oddAnimation"}
     stub.answers["/api/run-status"] = status("running")

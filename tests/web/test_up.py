@@ -120,6 +120,7 @@ def test_the_front_end_ends_with_up_however_that_ends(up: Site, number: int) -> 
     child = server_pid(up)
     up.stop(number)
     until(lambda: not Path(f"/proc/{child}").exists(), "the front end is gone", 10)
+    assert "Fatal Python error" not in up.log()
     with pytest.raises(requests.ConnectionError):
         requests.get(up.front + "/healthz", timeout=5)
 
@@ -139,7 +140,7 @@ def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: Site) -
 def test_no_secret_in_what_others_can_see_of_the_front_end(up: Site) -> None:
     ann = Person(up, "ann")
     pid = server_pid(up)
-    seen = Path(f"/proc/{pid}/cmdline").read_bytes() + up.log().encode() + (up.root / "log" / "server.log").read_bytes()
+    seen = Path(f"/proc/{pid}/cmdline").read_bytes() + up.log().encode() + up.logged("server").encode()
     assert up.token.encode() not in seen
     if os.geteuid() == 0:
         assert up.token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()

@@ -26,7 +26,7 @@ from promises import Job, Promised, keep_them
 from real_site import UID, Site, shell, until
 from strace_calls import Call, path_of
 
-from jobscribe.agent.keeping import layout
+from jobscribe.runtime import evidence
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Disks that are made of the recording, by kind of moment. With SOAK=1 every moment of the first two kinds, and more of the third.
@@ -210,7 +210,7 @@ def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(recording: Rec
         if chance.random() < (1.0 if SOAK else 0.3):
             disk.write_image(image, chance)
             for name, versions in written.items():
-                found = layout.read_json(str(image / name))
+                found = evidence.read_json(str(image / name))
                 assert found in versions, (SEED, name, found)
                 looked, missing = looked + 1, missing + (found is None)
             shutil.rmtree(image / "r", ignore_errors=True)

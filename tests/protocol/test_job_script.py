@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobscribe.agent.job_script import exports, script
+from jobscribe.protocol.job_script import exports, script
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import TaskSpec
@@ -268,3 +268,29 @@ def test_shared_lines_win_over_the_login_and_not_over_the_task(shell: list[str],
     out = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=True).stdout
     got = dict(e.split("=", 1) for e in out.split("\0") if e)
     assert (got["A"], got["B"], got["C"], got["D"]) == ("shared 'a'", "own", "$HOME", "login")
+
+
+def test_a_job_is_a_likelier_victim_than_who_keeps_it(shell: list[str], evidence: Path) -> None:
+    mine = int(Path("/proc/self/oom_score_adj").read_text())
+    ran = Ran(shell, evidence, "cat", "/proc/self/oom_score_adj")
+    assert int(ran.out) == max(500, mine) and ran.err == ran.words == ""
+
+
+def test_where_that_cannot_be_said_it_runs_all_the_same(shell: list[str], evidence: Path) -> None:
+    text = script(TOKEN, TaskSpec(command=("echo", "ran"), run_dir=str(evidence.parent)), PATH, evidence)
+    assert text.count("/proc/self/oom_score_adj") == 1
+    (evidence / "s").write_text(text.replace("/proc/self/oom_score_adj", "/proc/no/such/place"))
+    done = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_text_is_for_bash_and_where_there_is_none_for_sh(evidence: Path, there: bool) -> None:
+    """Images may have no bash."""
+    spec = TaskSpec(command=("/bin/bash", "-c", 'echo "${BASH_VERSION:+bash} it\'s $0 $#"', "name", "x"), run_dir=str(evidence.parent))
+    text = script(TOKEN, spec, PATH, evidence)
+    if not there:
+        text = text.replace("/bin/bash", "/nowhere/bash")
+    (evidence / "script.sh").write_text(text)
+    done = subprocess.run(["dash", str(evidence / "script.sh")], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{'bash' if there else ''} it's name 1\n", "", 0)

@@ -1,0 +1,86 @@
+"""The first process of a container: the agent that it forks has nothing of its keeper's, and goes with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobscribe.agent.keeper import BAD_CONFIG
+from jobscribe.runtime import processes
+
+DEADLINE_SECS = 60.0
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not (found := true()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+    return found
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Without its configuration."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "jobscribe.agent.first", "--root", str(tmp_path), "--folder", str(tmp_path / "a")], stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    yield process
+    for pid in [process.pid, *children(process.pid)]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(DEADLINE_SECS)
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def children(pid: int) -> list[int]:
+    return [p.pid for p in processes.table().values() if p.parent == pid]
+
+
+def agent_of(first: subprocess.Popen[bytes]) -> int:
+    """As soon as it shows itself as one."""
+    until(lambda: [c for c in children(first.pid) if b"jobscribe agent" in Path(f"/proc/{c}/cmdline").read_bytes()], "there is an agent")
+    return children(first.pid)[0]
+
+
+def test_the_agent_is_there_before_the_configuration_and_has_nothing_of_the_keepers(first: subprocess.Popen[bytes]) -> None:
+    agent = agent_of(first)
+    assert os.getsid(agent) == agent
+    if os.geteuid() == 0:  # both hide what they have open from their own user
+        assert os.readlink(f"/proc/{agent}/fd/0") == "/dev/null", "the token comes by the keeper's stdin"
+        sockets = [f for f in os.listdir(f"/proc/{first.pid}/fd") if os.readlink(f"/proc/{first.pid}/fd/{f}").startswith("socket:")]
+        assert len(sockets) == 1, "of the pair, each has its own end"
+    # a first process has a handler for SIGTERM, which must not be the agent's
+    os.kill(agent, signal.SIGTERM)
+    assert until(lambda: _ended(agent), "it ends") == signal.SIGTERM
+
+
+def _ended(pid: int) -> int | None:
+    """The signal that ended it; it is not our child."""
+    text = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(text[-1]) & 0x7F if text[0] == "Z" else None
+
+
+def test_a_keeper_that_is_told_nonsense_ends_and_its_agent_with_it(first: subprocess.Popen[bytes]) -> None:
+    agent = agent_of(first)
+    assert first.stdin is not None
+    first.stdin.write(b"{}\n")
+    first.stdin.close()
+    assert first.wait(DEADLINE_SECS) == BAD_CONFIG
+    until(lambda: not os.path.exists(f"/proc/{agent}/fd") or not processes.alive(agent, processes.start_ticks(agent) or 0), "it is gone")
+
+
+def test_a_first_process_without_configuration_ends_by_sigterm(first: subprocess.Popen[bytes]) -> None:
+    agent_of(first)
+    first.terminate()
+    assert first.wait(DEADLINE_SECS) == 0

@@ -1,0 +1,164 @@
+"""The agent's link through a relay's socket: the certificate is held against the URL's host, the way is read anew before each try."""
+
+import asyncio
+import datetime
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tornado.httpserver
+import tornado.netutil
+import tornado.web
+import tornado.websocket
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from jobscribe.agent.link import Link, read_address
+from jobscribe.agent.relay import Relay, Settings
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.messages import Alive
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log import Log
+
+KEY = AgentKey("docker", "sequential", "LinkUsr1", "a")
+ALIVE = Alive(agent_id="a" * 32, agent_key=KEY, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9)
+#: A name that leads nowhere: only the relay knows the way.
+NAME = "supervisor.invalid"
+
+
+class _Said:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.ups = 0
+
+    def __call__(self, text: str, *args: Any, **_: Any) -> None:
+        self.lines.append(text.format(*args))
+
+
+class _Sink:
+    def write(self, record: Any) -> None:
+        """Nobody reads what this relay says."""
+
+
+class _Socket(tornado.websocket.WebSocketHandler):
+    def on_message(self, message: str | bytes) -> None:
+        """Whatever it says."""
+
+
+def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Its own authority; valid for this name alone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key()).serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False).sign(key, hashes.SHA256())
+    )
+    files = folder / f"{name}.pem", folder / f"{name}.key"
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return files
+
+
+class Way:
+    """A listener with TLS, relays that lead to it, and the address file of an agent."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.said, self.file = folder, _Said(), folder / "agents.json"
+        self.certificate, key = _certificate(folder, name)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(self.certificate, key)
+        sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
+        self.port = sockets[0].getsockname()[1]
+        self._server = tornado.httpserver.HTTPServer(tornado.web.Application([(r"/agent", _Socket)], log_function=lambda _: None), ssl_options=tls)
+        self._server.add_sockets(sockets)
+        self._relays: list[Relay] = []
+        self._link: asyncio.Task[None] | None = None
+
+    async def relay(self, ca: Path | None = None) -> Relay:
+        pem = (ca or self.certificate).read_text()
+        settings = Settings(json.dumps({"url": f"wss://{NAME}/agent", "connect": f"127.0.0.1:{self.port}", "ca": pem, "folder": str(self.folder)}))
+        relay = Relay(settings, Log("relay", Redactor([]), _Sink()))
+        await relay.start()
+        self._relays.append(relay)
+        return relay
+
+    def dial(self) -> None:
+        def up() -> None:
+            self.said.ups += 1
+
+        link = Link(self.file, str(KEY), "t" * 32, ALIVE, self.said, on_up=up, on_message=lambda _: None, on_down=lambda: None)  # type: ignore[arg-type]
+        self._link = asyncio.create_task(link.run())
+
+    async def until(self, true: Callable[[], object], secs: float = 15.0) -> None:
+        deadline = time.monotonic() + secs
+        while not true():
+            assert time.monotonic() < deadline, self.said.lines
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            self._link.cancel()
+            await asyncio.gather(self._link, return_exceptions=True)
+        for relay in self._relays:
+            relay.close()
+        self._server.stop()
+        await self._server.close_all_connections()
+
+
+@pytest.fixture
+async def way(tmp_path: Path) -> AsyncIterator[Way]:
+    way = Way(tmp_path, NAME)
+    yield way
+    await way.close()
+
+
+async def test_it_comes_by_wss_to_a_name_that_only_the_relay_can_reach(way: Way) -> None:
+    await way.relay()
+    way.dial()
+    await way.until(lambda: way.said.ups == 1)
+
+
+async def test_a_certificate_for_another_name_is_none(tmp_path: Path) -> None:
+    other = Way(tmp_path, "another.invalid")
+    try:
+        await other.relay()
+        other.dial()
+        await other.until(lambda: any("SSLCertVerificationError" in line or "Hostname mismatch" in line for line in other.said.lines))
+        assert other.said.ups == 0
+    finally:
+        await other.close()
+
+
+async def test_an_authority_that_is_not_the_pinned_one_is_none(way: Way, tmp_path: Path) -> None:
+    stranger, _ = _certificate(tmp_path, "stranger.invalid")
+    await way.relay(ca=stranger)
+    way.dial()
+    await way.until(lambda: any("SSLCertVerificationError" in line or "certificate verify failed" in line for line in way.said.lines))
+    assert way.said.ups == 0
+
+
+async def test_it_finds_a_relay_that_comes_later_and_one_that_takes_its_place(way: Way) -> None:
+    way.dial()
+    await way.until(lambda: any("agents.json" in line for line in way.said.lines))
+    first = await way.relay()
+    await way.until(lambda: way.said.ups == 1)
+    first.close()
+    await way.relay()
+    await way.until(lambda: way.said.ups == 2)
+
+
+@pytest.mark.parametrize("link", ["relative.sock", "", 7])
+def test_what_is_no_way_is_said(tmp_path: Path, link: object) -> None:
+    file = tmp_path / "agents.json"
+    file.write_text(json.dumps({"agentsUrl": "ws://x/agent", "link": link}))
+    with pytest.raises(ValueError, match=r"no path of a relay's socket|Expected `str"):
+        read_address(file)

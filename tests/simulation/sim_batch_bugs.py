@@ -1,0 +1,77 @@
+"""Bugs to plant in what is done for runs on clusters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from sim_gang_bugs import Patch
+
+from jobscribe.db.events import TaskSubmitted
+from jobscribe.supervisor.core import agency, batch, batch_status, execution, stopping
+
+
+def hears_no_sign_in() -> list[Patch]:
+    return [(agency, "signed_in", lambda turn, key: None)]
+
+
+def forgets_a_sign_in_that_was_faster_than_the_answer() -> list[Patch]:
+    original = agency._signed_out
+
+    def signed_out(turn: Any, view: Any, sentence: str) -> None:
+        view.signed_in = False
+        original(turn, view, sentence)
+
+    return [(agency, "_signed_out", signed_out)]
+
+
+def keeps_what_schedulers_said() -> list[Patch]:
+    return [(execution, "_with_last_word", lambda turn, token, exit_: exit_)]
+
+
+def records_a_batch_job_at_every_word() -> list[Patch]:
+    def heard(turn: Any, task: Any, said: Any) -> None:
+        turn.world.batch[task.token] = said
+        if said.job_id is not None:
+            turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
+
+    return [(execution, "_heard", heard)]
+
+
+def calls_known_what_its_scheduler_does_not_say() -> list[Patch]:
+    return [(batch_status, "unknown_since", lambda world, tasks: None)]
+
+
+def gives_up_a_queue_limit_where_slurm_s_queue_begins() -> list[Patch]:
+    return [(batch, "keeps_limit", lambda policy, run: False)]
+
+
+def forgets_a_queue_limit_over_a_restart() -> list[Patch]:
+    original = stopping.arm
+
+    def arm(turn: Any, job: Any) -> None:
+        if job.run is None or not job.run.attempts:
+            original(turn, job)
+
+    return [(stopping, "arm", arm)]
+
+
+def sends_wishes_for_another_cluster() -> list[Patch]:
+    return [(batch, "wishes", lambda spec, host: batch.Wishes(cluster="other"))]
+
+
+def counts_what_a_cluster_takes_back_as_its_own_failure() -> list[Patch]:
+    original = execution.diagnose
+
+    def diagnose(exit_: Any, table: Any) -> Any:
+        return original(msgspec.structs.replace(exit_, batch=msgspec.UNSET), table)
+
+    return [(execution, "diagnose", diagnose)]
+
+
+BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (
+    hears_no_sign_in, forgets_a_sign_in_that_was_faster_than_the_answer, keeps_what_schedulers_said, records_a_batch_job_at_every_word,
+    calls_known_what_its_scheduler_does_not_say, gives_up_a_queue_limit_where_slurm_s_queue_begins, forgets_a_queue_limit_over_a_restart,
+    sends_wishes_for_another_cluster,
+)
+#: This one takes about fifty seeds.
+RARE_BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (counts_what_a_cluster_takes_back_as_its_own_failure,)

@@ -1,0 +1,38 @@
+"""More bugs to plant: what several hosts, their outages and idle agents rest on (see `sim_bugs`)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jobscribe.supervisor.core import homes, hosts, idling, outages, subnets
+
+Patch = tuple[Any, str, Any]
+
+
+def gives_one_network_to_two_gangs() -> list[Patch]:
+    return [(subnets, "free_block", lambda of, held: None if of is None else 0)]
+
+
+def dismisses_who_is_needed() -> list[Patch]:
+    def idle(self: Any, key: Any) -> list[Any]:
+        return [k for k in self._others(key) if self._world.agents[k].phase == "up"]
+
+    return [(homes.Homes, "idle", idle)]
+
+
+def starts_agents_without_memory() -> list[Patch]:
+    return [(idling, "make_room", lambda turn, key: True)]
+
+
+def leaves_runs_on_a_host_that_is_down() -> list[Patch]:
+    return [(outages, "_up", lambda turn, driver, host: None)]
+
+
+def takes_hosts_of_any_plan() -> list[Patch]:
+    return [(hosts, "allowed", lambda places, plan: list(places))]
+
+
+HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (
+    gives_one_network_to_two_gangs, dismisses_who_is_needed, starts_agents_without_memory, leaves_runs_on_a_host_that_is_down,
+)
+#: These take many seeds.
+RARE_HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (takes_hosts_of_any_plan,)

@@ -1,0 +1,419 @@
+"""Drivers with several hosts: where a run waits, when it moves, hosts that are down and come up, and gangs whole on one host."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobscribe.protocol.messages import Box
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core import hosts, rooms, subnets
+from jobscribe.supervisor.core.hosts import HostPlace, Option
+from jobscribe.supervisor.core.inputs import DriverFailed, HostChanged, Restarted, WantAgent
+from jobscribe.supervisor.core.rooms import Node, Room
+from jobscribe.supervisor.core.status import status
+
+NET = "10.208.0.0/12"
+
+
+def place(host, sequential=1, plans=(), **fields):
+    return HostPlace(host=host, slots={"sequential": sequential, "parallel": 1}, plans=frozenset(plans), **fields)
+
+
+@pytest.fixture
+def two(kit):
+    """Two hosts with one slot each; a user may have four runs at once."""
+    return _stage(kit, place("a"), place("b"))
+
+
+def _stage(kit, *places, **fields):
+    slots = {("local", kind): 4 for kind in ("sequential", "parallel", "container")}
+    return kit.Stage(places={"local": places}, op_run_slots=slots, **fields)
+
+
+def home(stage, kit, n=1, uid=None):
+    """Where the run is: placed, or waiting."""
+    job = stage.job(n, uid or kit.UID)
+    return job.live_tasks()[0].agent_key.host if job.live_tasks() else stage.world.key_of(job.run).host
+
+
+def down(stage, host, *, up=False):
+    return stage.tell(HostChanged("local", host, up, "it does not answer"))
+
+
+def told(stage, kit, n=1):
+    said = status(stage.world, stage.job(n), 1, stage.now())
+    return said["queueState"], said["jobStatusMessage"]
+
+
+# the choice
+
+
+@pytest.mark.parametrize(("options", "chosen"), [
+    ([Option(host="a"), Option(host="b")], "a"),
+    ([Option(host="a", load=1), Option(host="b")], "b"),
+    ([Option(host="a", load=1, slots=4), Option(host="b", load=1, slots=8)], "b"),
+    # where a slot is free, the agent that is there counts first, then any of that user's
+    ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=2)], "b"),
+    ([Option(host="a", slots=4, warm=1), Option(host="b", slots=4, load=3, warm=2)], "b"),
+    ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=1)], "b"),
+    # where none is, the load
+    ([Option(host="a", load=2), Option(host="b", load=3, warm=2)], "a"),
+    ([Option(host="a", load=2), Option(host="b", load=2, warm=2)], "b"),
+    ([Option(host="a"), Option(host="b", load=1, warm=2)], "a"),
+    # a host that is down, or without memory, only where there is no other
+    ([Option(host="a", down=True, warm=2), Option(host="b", load=9)], "b"),
+    ([Option(host="a", down=True, load=1), Option(host="b", down=True)], "b"),
+    ([Option(host="a", memory=0), Option(host="b", load=9)], "b"),
+    ([Option(host="a", memory=1), Option(host="b", memory=2)], "b"),
+    ([Option(host="a", memory=1), Option(host="b", memory=2, load=1)], "a"),
+    ([Option(host="a", memory=0), Option(host="b", down=True)], "a"),
+    ([], None),
+])
+def test_where_a_run_waits(options, chosen):
+    assert hosts.choose(options) == chosen
+
+
+OPTIONS = st.lists(st.builds(
+    Option, host=st.uuids().map(str), down=st.booleans(), slots=st.integers(1, 4), load=st.integers(0, 9), warm=st.integers(0, 2),
+    memory=st.integers(0, 2),
+), min_size=1, max_size=6, unique_by=lambda o: o.host)
+
+
+@given(OPTIONS)
+def test_no_choice_is_worse_than_another(options):
+    best = next(o for o in options if o.host == hosts.choose(options))
+    assert not best.down or all(o.down for o in options)
+    others = [o for o in options if o.down == best.down]
+    assert best.memory or not any(o.memory for o in others)
+    others = [o for o in others if bool(o.memory) == bool(best.memory)]
+    if best.load >= best.slots:
+        assert all(o.load >= o.slots for o in others) and best.load / best.slots == min(o.load / o.slots for o in others)
+    else:
+        assert best.warm == max(o.warm for o in others if o.load < o.slots)
+
+
+@pytest.mark.parametrize(("plan", "names"), [(None, "ab"), ("gold", "c"), ("blue", "cd"), ("other", "ab")])
+def test_hosts_that_are_kept_for_a_plan_are_for_nobody_else(plan, names):
+    places = [place("a"), place("b"), place("c", plans=("gold", "blue")), place("d", plans=("blue",))]
+    assert "".join(p.host for p in hosts.allowed(places, plan)) == names
+
+
+# queues
+
+
+def test_runs_go_to_the_host_with_the_least_load(two, kit):
+    for n, uid in ((1, kit.UID), (2, kit.OTHER_UID), (3, "user0003"), (4, "user0004")):
+        two.submit(n, uid=uid)
+    assert [home(two, kit, n, uid) for n, uid in ((1, kit.UID), (2, kit.OTHER_UID), (3, "user0003"), (4, "user0004"))] == ["a", "b", "a", "b"]
+
+
+def test_a_warm_agent_is_preferred_where_a_slot_is_free(kit):
+    stage = _stage(kit, place("a", 2), place("b", 2))
+    stage.submit(1, uid=kit.OTHER_UID)
+    stage.submit(2)
+    assert (home(stage, kit, 1, kit.OTHER_UID), home(stage, kit, 2)) == ("a", "b")
+    stage.submit(3)
+    assert home(stage, kit, 3) == "b"
+
+
+def test_slots_are_counted_on_each_host(two, kit):
+    two.submit(1)
+    two.up(kit.key_of(host="a"))
+    two.submit(2)
+    two.up(kit.key_of(host="b"))
+    two.submit(3)
+    assert [bool(two.job(n).live_tasks()) for n in (1, 2, 3)] == [True, True, False]
+    assert told(two, kit, 3)[1].startswith("waiting for CPU resources on a:")
+
+
+def test_whoever_waits_longest_gets_a_slot_that_nobody_wants_there(two, kit):
+    for n in (1, 2):
+        two.submit(n)
+    two.up(kit.key_of(host="a")).up(kit.key_of(host="b"))
+    for n in (3, 4, 5):
+        two.submit(n)
+    assert [home(two, kit, n) for n in (3, 4, 5)] == ["a", "b", "a"]
+    two.end(two.token(2))  # b: 4 has it; a: 3 and 5 wait
+    assert two.job(4).live_tasks() and not two.job(3).live_tasks()
+    two.end(two.token(4))
+    assert home(two, kit, 3) == "b" and two.job(3).live_tasks() and not two.job(5).live_tasks()
+
+
+def test_a_slot_that_somebody_waits_for_whose_agent_is_on_its_way_is_not_free(two, kit):
+    two.submit(1)
+    two.up(kit.key_of(host="a"))
+    two.submit(2, uid=kit.OTHER_UID)
+    two.submit(3)
+    assert (home(two, kit, 2, kit.OTHER_UID), home(two, kit, 3)) == ("b", "a")
+    two.up(kit.key_of(kit.OTHER_UID, host="b"))
+    assert two.job(2, kit.OTHER_UID).live_tasks()
+
+
+def test_what_moves_keeps_its_number_and_the_order(kit):
+    stage = _stage(kit, place("a"), place("b"))
+    for n in (1, 2, 3, 4, 5, 6):
+        stage.submit(n)
+    assert [home(stage, kit, n) for n in (1, 2, 3, 4, 5, 6)] == ["a", "b", "a", "b", "a", "b"]
+    before = {t: n for v in stage.world.agents.values() for t, n in v.queued.items()}
+    down(stage, "a")
+    view = stage.world.agent(kit.key_of(host="b"))
+    assert view.queued == before and list(view.queued) == sorted(before, key=before.__getitem__)
+    stage.up(kit.key_of(host="b"))
+    assert stage.job(1).live_tasks() and list(view.queued) == sorted(view.queued, key=before.__getitem__)
+
+
+# hosts that are down
+
+
+def test_new_runs_avoid_a_host_that_is_down(two, kit):
+    down(two, "a")
+    two.submit(1)
+    two.submit(2)
+    assert [home(two, kit, n) for n in (1, 2)] == ["b", "b"]
+    assert {e.key.host for e in two.asked(fx.StartAgent)} <= {"b"}
+
+
+def test_where_all_are_down_a_run_waits_and_is_told_for_whom(two, kit):
+    down(two, "a")
+    two.pass_time(60)
+    down(two, "b")
+    two.submit()
+    assert two.asked(fx.StartAgent) == []
+    state, sentence = told(two, kit)
+    assert state == "host_down"
+    assert "a is down, since 2023-11-14 22:13:20 UTC (it does not answer)" in sentence and "b is down, since 2023-11-14 22:14:20" in sentence
+    down(two, "b", up=True)
+    assert home(two, kit) == "b" and [e.key.host for e in two.asked(fx.StartAgent)] == ["b"]
+
+
+def test_a_start_that_fails_on_a_host_that_is_down_uses_up_no_try(two, kit):
+    two.submit()
+    for _ in range(5):
+        down(two, "a")
+        down(two, "b")
+        for key in (kit.key_of(host="a"), kit.key_of(host="b")):
+            two.tell(DriverFailed(key, two.world.agent(key).record.attempt, "no answer"))
+        down(two, "a", up=True)
+        down(two, "b", up=True)
+    assert two.state() == ("pending", None) and two.world.agent(kit.key_of(host="a")).failures == 0
+
+
+def test_what_is_placed_stays_where_it_is(two, kit):
+    two.submit()
+    two.up(kit.key_of(host="a"))
+    token = two.token()
+    two.reports(kit.running(token), key=kit.key_of(host="a"))
+    down(two, "a")
+    assert two.token() == token and home(two, kit) == "a"
+    two.disconnect(kit.key_of(host="a"))
+    assert two.asked(fx.FindAgent) == two.asked(fx.StartAgent) == [], "a host that cannot be asked is not asked"
+    down(two, "a", up=True)
+    assert [e.key.host for e in two.asked(fx.FindAgent)] == ["a"]
+
+
+@pytest.mark.parametrize("phase", ["away", "retry"])
+def test_a_host_that_comes_up_is_asked_at_once(two, kit, phase):
+    key = kit.key_of(host="a")
+    two.submit()
+    if phase == "away":
+        two.up(key)
+        two.disconnect(key)
+        two.found("alive", key)
+        asked = fx.FindAgent
+    else:
+        two.tell(DriverFailed(key, 1, "no answer"))
+        asked = fx.StartAgent
+    down(two, "a", up=True)
+    assert [e.key for e in two.asked(asked)] == [key]
+
+
+def test_a_call_on_a_host_that_is_down_is_refused_at_once(two, kit):
+    two.tell(WantAgent(7, kit.key_of(host="a")))
+    assert two.asked(fx.ReplyRefusal) == []
+    down(two, "a")
+    assert two.refusal() == "agentUnavailable"
+    two.tell(WantAgent(8, kit.key_of(host="a")))
+    assert two.refusal() == "agentUnavailable" and two.world.agent(kit.key_of(host="a")).wanted == []
+
+
+def test_calls_go_where_the_run_was_or_where_an_agent_is(two, kit):
+    calls = two.world.homes.for_calls
+    assert calls("local", kit.UID, None).host == "a" and calls("local", kit.UID, "b").host == "b"
+    two.submit(1, uid=kit.OTHER_UID)
+    two.submit(2)
+    two.up(kit.key_of(host="b"))
+    assert calls("local", kit.UID, None).host == "b"
+    down(two, "b")
+    assert calls("local", kit.UID, "b").host == "a"
+
+
+def test_a_restart_finds_homes_for_what_is_queued_beside_what_is_placed(two, kit):
+    two.submit(1)
+    two.up(kit.key_of(host="a"))
+    two.submit(2)
+    two.restart()
+    two.tell(Restarted())
+    assert (home(two, kit, 1), home(two, kit, 2)) == ("a", "b")
+
+
+def test_a_restart_counts_what_was_placed_also_after_it_was_asked_for(two, kit):
+    down(two, "a")
+    two.submit(1)
+    down(two, "a", up=True)
+    two.submit(2)
+    two.up(kit.key_of(host="a"))
+    assert (home(two, kit, 1), home(two, kit, 2)) == ("b", "a")
+    two.restarted()
+    assert (home(two, kit, 1), home(two, kit, 2)) == ("b", "a")
+
+
+# plans
+
+
+def test_a_run_that_no_host_takes_is_refused_and_one_accepted_before_says_so(kit):
+    stage = _stage(kit, place("a", plans=("gold",)))
+    stage.submit(1)
+    assert stage.refusal() == "resourceExceeded"
+    stage.submit(2, active_plan="gold")
+    assert home(stage, kit, 2) == "a"
+    stage.policy = kit.replace(stage.policy, places={"local": (place("a", plans=("blue",)),)})
+    stage.restart()
+    stage.tell(Restarted())
+    state, sentence = told(stage, kit, 2)
+    assert state == "no_host" and sentence == "there is no host for users with the plan 'gold': all are kept for those with others"
+    stage.cancel(2)
+    assert stage.state(2) == ("canceled", "cancel") and stage.left() == {} and not stage.world.homes.homeless
+
+
+# gangs whole on one host
+
+
+def node(host, cpu=4, **fields):
+    return Node(host=host, address=f"{host}.example", cpu=cpu, memory_mb=4000, **{"subnets": NET, **fields})
+
+
+def ask(room, name, *roles, plan=None):
+    return rooms.request(room, (name, 1), int(name.lstrip("j")), roles, 0.0, plan)
+
+
+def test_a_gang_is_whole_on_one_host_with_addresses_of_its_own(kit):
+    room = Room(nodes=(node("a"), node("b")))
+    ((_, first),) = ask(room, "j1", kit.role("x", 2), kit.role("y", 1))
+    ((_, second),) = ask(room, "j2", kit.role("x", 2))
+    ((_, third),) = ask(room, "j3", kit.role("x", 1))
+    assert [(p.host, p.address) for p in first] == [("a", "10.208.0.2"), ("a", "10.208.0.3"), ("a", "10.208.0.4")]
+    assert [(p.host, p.address) for p in second] == [("b", "10.208.0.2"), ("b", "10.208.0.3")]
+    assert [(p.host, p.address) for p in third] == [("a", "10.208.4.2")]
+    assert rooms.broken(room) == []
+    rooms.release(room, ("j1", 1), 0.0)
+    ((_, fourth),) = ask(room, "j4", kit.role("x", 3))
+    assert [p.address for p in fourth] == ["10.208.0.2", "10.208.0.3", "10.208.0.4"]
+
+
+def test_blocks_are_kept_after_a_restart_until_the_last_task_is_over(kit):
+    room = Room(nodes=(node("a", 8),))
+    role = kit.role("x", 2)
+    ((_, places),) = ask(room, "j1", role)
+    other = Room(nodes=(node("a", 8),))
+    rooms.keep(other, ("j1", 1), (role,), places)
+    rooms.release(other, ("j1", 1), 0.0, ("x", 0))
+    assert ask(other, "j2", role)[0][1][0].address == "10.208.4.2" and rooms.broken(other) == []
+    rooms.release(other, ("j1", 1), 0.0, ("x", 1))
+    assert ask(other, "j3", role)[0][1][0].address == "10.208.0.2"
+
+
+def test_a_gang_waits_where_all_networks_are_in_use(kit):
+    room = Room(nodes=(node("a", 8, subnets="10.208.0.0/22"),))
+    assert ask(room, "j1", kit.role("x")) and not ask(room, "j2", kit.role("x"))
+    assert rooms.wait_of(room, ("j2", 1)).sentence == (
+        "its tasks share a network of one host, and no host has room for all of them now (all networks for gangs are in use there) "
+        "(a has 7 cores, 3900 MiB of memory)")
+    assert rooms.release(room, ("j1", 1), 0.0)
+
+
+def test_a_gang_too_large_for_each_host_is_told_so(kit):
+    assert rooms.too_much((node("a"), node("b")), (kit.role("x", 6),)) == (
+        "its tasks share a network of one host, and no host has room for all of them, even if nothing else runs; "
+        "role x asks for 6 cores (6 x 1) (a has 4 cores, 4000 MiB of memory; b has 4 cores, 4000 MiB of memory)")
+    assert rooms.too_much((node("a", subnets=None), node("b", subnets=None)), (kit.role("x", 6),)) is None
+    room = Room(nodes=(node("a"), node("b")))
+    ask(room, "j1", kit.role("x", 2))
+    ask(room, "j2", kit.role("x", 3))
+    assert not ask(room, "j3", kit.role("x", 3))
+    assert rooms.wait_of(room, ("j3", 1)).sentence.startswith("its tasks share a network of one host, and no host has room for all of them now")
+
+
+def test_gangs_have_hosts_that_are_kept_for_their_plan(kit):
+    room = Room(nodes=(node("a"), node("b", plans=frozenset({"gold"}))))
+    assert ask(room, "j1", kit.role("x"), plan="gold")[0][1][0].host == "b"
+    assert ask(room, "j2", kit.role("x", 4))[0][1][0].host == "a"
+    assert not ask(room, "j3", kit.role("x")), "b is not for everybody"
+    assert rooms.too_much((node("b", plans=frozenset({"gold"})),), (kit.role("x"),)) is not None
+
+
+@given(st.integers(0, 1023), st.integers(0, subnets.MEMBERS - 1))
+def test_addresses_tell_their_block(block, member):
+    address = subnets.address(NET, block, member)
+    assert subnets.block_of(NET, address) == block
+    assert not address.endswith((".0.0", ".0.1")) and subnets.subnet_of(address).endswith("/22")
+
+
+def test_the_last_address_of_a_block_is_nobodys():
+    assert subnets.address(NET, 0, subnets.MEMBERS - 1) == "10.208.3.254" and subnets.blocks(NET) == 1024
+    assert subnets.block_of(NET, "10.224.0.2") is None and subnets.block_of(NET, "a.example") is None
+
+
+@pytest.fixture
+def boxes(kit):
+    """Gangs in containers, on two hosts."""
+    return _stage(kit, place("a"), place("b"), containers=frozenset({"local"}), nodes={"local": (node("a"), node("b"))})
+
+
+def container(kit, host):
+    return kit.key_of(kind="container", host=host)
+
+
+def test_tasks_in_containers_are_placed_without_a_probe_and_say_what_they_need(boxes, kit):
+    boxes.gang(kit.role("x", 2, gpu=0, memory_mb=200, shm_mb=70, image="lab/x:1", volumes=("data",)), debug_secs=5.0)
+    assert [e.key for e in boxes.asked(fx.StartAgent)] == [container(kit, "a")]
+    boxes.up(container(kit, "a"))
+    assert boxes.probes == [] and {t.agent_key for t in boxes.job().live_tasks()} == {container(kit, "a")}
+    (launch,) = boxes.asked(fx.LaunchGang)
+    spec = launch.tasks[1].spec
+    assert spec.box == Box(
+        image="lab/x:1", cpu=1, memory_mb=200, shm_mb=70, address="10.208.0.3", subnet="10.208.0.0/22", volumes=("data",), keep=True)
+    assert (spec.memory_bytes, spec.ports) == (None, ())
+    assert boxes.world.rooms["local"].books["a"].ports
+
+
+def test_gangs_that_only_hold_something_on_a_host_that_goes_down_ask_elsewhere(boxes, kit):
+    boxes.gang(kit.role("x", 4), n=1)
+    boxes.up(container(kit, "a"))
+    boxes.gang(kit.role("x", 2), n=2)
+    ticket = (kit.jid_of(2), boxes.job(2).run.serial)
+    assert {p.host for p in boxes.world.holds[ticket].places} == {"b"} and container(kit, "b") in boxes.world.agents
+    down(boxes, "b")
+    assert ticket not in boxes.world.holds and boxes.world.rooms["local"].books["b"].cpu == 0
+    assert boxes.job(1).live_tasks(), "what is placed stays"
+    for token in boxes.tokens(1):
+        boxes.end(token)
+    assert {t.agent_key.host for t in boxes.job(2).live_tasks()} == {"a"}
+
+
+def test_a_gang_whose_queue_is_on_a_host_that_goes_down_goes_on_elsewhere(boxes, kit):
+    boxes.gang(kit.role("x", 2))
+    down(boxes, "a")
+    boxes.up(container(kit, "b"))
+    assert {t.agent_key.host for t in boxes.job().live_tasks()} == {"b"}
+
+
+def test_a_gang_waits_for_a_host_to_come_up_and_others_are_counted_all_the_same(boxes, kit):
+    boxes.submit(2)
+    boxes.up(kit.key_of(host="a"))
+    boxes.gang(kit.role("x", 4), n=3)
+    boxes.up(container(kit, "a"))
+    down(boxes, "b")
+    boxes.gang(kit.role("x", 4), n=4)
+    assert boxes.asked(fx.ReplyRefusal) == []
+    assert told(boxes, kit, 4)[0] == "resources" and "b is down" in told(boxes, kit, 4)[1]
+    down(boxes, "b", up=True)
+    assert {p.host for p in boxes.world.holds[kit.jid_of(4), boxes.job(4).run.serial].places} == {"b"}

@@ -1,0 +1,214 @@
+"""Agents that nobody needs are sent home, and make room for others; nobody is who is needed."""
+
+import pytest
+from jobscribe.supervisor.core import effects as fx
+from jobscribe.supervisor.core.hosts import HostPlace
+from jobscribe.supervisor.core.inputs import AgentBusy, DriverStopped, WantAgent
+from jobscribe.supervisor.core.status import status
+
+IDLE_SECS = 30.0
+UIDS = tuple(f"user000{n}" for n in range(1, 6))
+
+
+def _stage(kit, *memory, **fields):
+    places = tuple(HostPlace(
+        host=host, slots={"sequential": 2}, agent_mb={"sequential": 100, "parallel": 250}, memory_mb=mb,
+    ) for host, mb in zip("ab", memory, strict=False))
+    slots = {("local", "sequential"): 4}
+    return kit.Stage(places={"local": places}, op_run_slots=slots, agent_idle_secs={"local": IDLE_SECS}, **fields)
+
+
+@pytest.fixture
+def one(kit):
+    """A host with memory for two agents."""
+    return _stage(kit, 250)
+
+
+def key(kit, n, host="a", kind="sequential"):
+    return kit.key_of(UIDS[n], kind, host)
+
+
+def idle(stage, kit, *numbers):
+    """These users' agents are up, and nobody needs them; the first was needed last the longest ago."""
+    for n in numbers:
+        stage.submit(n, uid=UIDS[n])
+        stage.up(key(kit, n))
+        stage.end(stage.token(n, UIDS[n]))
+        stage.pass_time(1.0)
+
+
+def dismissed(stage):
+    return [e.key for e in stage.asked(fx.DismissAgent)]
+
+
+def started(stage):
+    return [e.key for e in stage.asked(fx.StartAgent)]
+
+
+def told(stage, n):
+    said = status(stage.world, stage.job(n, UIDS[n]), 1, stage.now())
+    return said["queueState"], said["jobStatusMessage"]
+
+
+def test_an_agent_that_nobody_needs_for_a_while_is_dismissed(one, kit):
+    one.submit(0, uid=UIDS[0])
+    one.up(key(kit, 0))
+    assert ("agent-idle", key(kit, 0)) not in one.clock
+    one.end(one.token(0, UIDS[0]))
+    assert one.clock["agent-idle", key(kit, 0)] == IDLE_SECS
+    one.pass_time(IDLE_SECS)
+    one.fire("agent-idle", key(kit, 0))
+    (effect,) = one.asked(fx.DismissAgent)
+    assert effect == fx.DismissAgent(key(kit, 0), 1, {"pid": 9}) and one.world.agent(key(kit, 0)).phase == "leaving"
+    one.disconnect(key(kit, 0))
+    assert one.world.agent(key(kit, 0)).phase == "absent" and started(one) == [] and ("agent-leave", key(kit, 0)) not in one.clock
+
+
+def test_who_is_needed_again_is_not_idle(one, kit):
+    idle(one, kit, 0)
+    one.submit(1, uid=UIDS[0])
+    assert ("agent-idle", key(kit, 0)) not in one.clock
+    one.pass_time(2 * IDLE_SECS)
+    one.fire("agent-idle", key(kit, 0))
+    assert dismissed(one) == []
+
+
+def test_a_call_is_a_use(one, kit):
+    idle(one, kit, 0)
+    one.pass_time(IDLE_SECS - 11)
+    one.tell(WantAgent(1, key(kit, 0)))
+    one.pass_time(10.0)
+    one.fire("agent-idle", key(kit, 0))
+    assert dismissed(one) == [] and one.clock["agent-idle", key(kit, 0)] == IDLE_SECS - 10
+
+
+def _leaving(one, kit):
+    idle(one, kit, 0)
+    one.pass_time(IDLE_SECS)
+    one.fire("agent-idle", key(kit, 0))
+
+
+def test_who_is_busy_stays_and_is_asked_for_everything(one, kit):
+    _leaving(one, kit)
+    one.submit(1, uid=UIDS[0])
+    one.tell(AgentBusy(key(kit, 0), 1))
+    assert one.job(1, UIDS[0]).live_tasks() and one.asked(fx.FindTasks) and ("agent-leave", key(kit, 0)) not in one.clock
+    assert ("agent-idle", key(kit, 0)) not in one.clock
+
+
+def test_who_is_busy_is_left_alone_for_a_moment_also_where_memory_is_wanted(one, kit):
+    idle(one, kit, 0, 1)
+    one.submit(2, uid=UIDS[2])
+    one.tell(AgentBusy(key(kit, 0), 1))
+    assert dismissed(one) == [key(kit, 1)], "another one goes"
+    one.tell(AgentBusy(key(kit, 1), 1))
+    assert dismissed(one) == [] and told(one, 2)[0] == "agent_memory"
+    one.pass_time(one.clock["agent-idle", key(kit, 0)])
+    one.fire("agent-idle", key(kit, 0))
+    assert dismissed(one) == [key(kit, 0)]
+
+
+def test_an_old_word_of_a_busy_agent_changes_nothing(one, kit):
+    _leaving(one, kit)
+    one.tell(AgentBusy(key(kit, 0), 0))
+    assert one.world.agent(key(kit, 0)).phase == "leaving"
+
+
+@pytest.mark.parametrize("how", ["disconnected", "stopped"])
+def test_who_is_needed_while_it_leaves_is_started_anew(one, kit, how):
+    _leaving(one, kit)
+    one.submit(1, uid=UIDS[0])
+    one.tell(WantAgent(5, key(kit, 0)))
+    assert started(one) == [] and not one.job(1, UIDS[0]).live_tasks()
+    assert "is being ended" in status(one.world, one.job(1, UIDS[0]), 1, one.now())["jobStatusMessage"]
+    if how == "disconnected":
+        one.disconnect(key(kit, 0))
+        one.found("gone", key(kit, 0))
+    else:
+        one.tell(DriverStopped(key(kit, 0)))
+    assert started(one) == [key(kit, 0)]
+    one.up(key(kit, 0))
+    assert one.job(1, UIDS[0]).live_tasks()
+
+
+def test_who_does_not_go_is_stopped(one, kit):
+    _leaving(one, kit)
+    one.fire("agent-leave", key(kit, 0))
+    assert [e.key for e in one.asked(fx.StopAgent)] == [key(kit, 0)] and ("agent-leave", key(kit, 0)) in one.clock
+
+
+def test_who_connects_anew_while_it_leaves_is_told_again(one, kit):
+    _leaving(one, kit)
+    one.submit(1, uid=UIDS[0])
+    one.open(key(kit, 0))
+    (effect,) = one.asked(fx.DismissAgent)
+    assert effect.epoch == 2 and not one.job(1, UIDS[0]).live_tasks()
+
+
+def test_without_a_time_nobody_is_dismissed(kit):
+    stage = kit.Stage()
+    stage.submit()
+    stage.up()
+    stage.end(stage.token())
+    assert not any(t[0] == "agent-idle" for t in stage.clock)
+
+
+# memory
+
+
+def test_the_one_that_was_not_needed_for_longest_makes_room_and_no_other(one, kit):
+    idle(one, kit, 0, 1)
+    one.submit(2, uid=UIDS[2])
+    assert dismissed(one) == [key(kit, 0)] and started(one) == []
+    state, sentence = told(one, 2)
+    assert state == "agent_memory"
+    assert sentence.startswith("the memory of host a is used by 2 agents (200 of 250 MiB), and its agent needs 100 MiB")
+    one.disconnect(key(kit, 0))
+    assert started(one) == [key(kit, 2)] and dismissed(one) == []
+
+
+def test_whoever_is_needed_is_never_dismissed(one, kit):
+    idle(one, kit, 0)
+    one.submit(1, uid=UIDS[1])
+    one.up(key(kit, 1))
+    one.submit(2, uid=UIDS[2])
+    assert dismissed(one) == [key(kit, 0)]
+    one.submit(3, uid=UIDS[3])
+    assert dismissed(one) == [] and told(one, 3)[0] == "agent_memory"
+    one.disconnect(key(kit, 0))
+    assert started(one) == [key(kit, 2)], "the one that waits longer"
+    one.end(one.token(1, UIDS[1]))
+    assert dismissed(one) == [key(kit, 1)], "nobody needs it any more, and somebody waits"
+
+
+def test_nobody_goes_where_that_would_not_help(one, kit):
+    idle(one, kit, 0)
+    one.submit(1, uid=UIDS[1])
+    one.up(key(kit, 1))
+    one.tell(WantAgent(3, key(kit, 2, kind="parallel")))
+    assert dismissed(one) == [] and started(one) == []
+
+
+def test_a_run_goes_where_there_is_memory(kit):
+    stage = _stage(kit, 100, 200)
+    stage.submit(0, uid=UIDS[0])
+    stage.up(key(kit, 0))
+    for n in (1, 2, 3):
+        stage.submit(n, uid=UIDS[n])
+    assert {k.host for k, v in stage.world.agents.items() if v.queued} == {"a", "b"}
+    assert told(stage, 3)[0] == "agent_memory"
+    waits = next(k for k, v in stage.world.agents.items() if v.phase == "crowded")
+    stage.up(key(kit, 1, "b")).up(key(kit, 2, "b"))
+    free = 1 if waits.host == "a" else 0
+    stage.end(stage.token(free, UIDS[free]))
+    assert [k.host for k in dismissed(stage)] == ["b" if free else "a"]
+    stage.disconnect(dismissed(stage)[0])
+    assert [(k.uid, k.host) for k in started(stage)] == [(UIDS[3], "b" if free else "a")]
+
+
+def test_a_restart_counts_those_that_may_be_there_before_it_starts_others(one, kit):
+    one.submit(1, uid=UIDS[1], job_run_mode="parallel")
+    one.up(key(kit, 1, kind="parallel"))
+    one.submit(0, uid=UIDS[0])
+    one.restarted()
+    assert started(one) == [] and [e.key for e in one.asked(fx.FindAgent)] == [key(kit, 1, kind="parallel")]

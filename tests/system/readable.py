@@ -1,0 +1,31 @@
+"""What a reader must find in an answer of `job why`: that the text alone says what happened, how sure that is, and what to do next."""
+
+import re
+from typing import Any
+
+from jobscribe.protocol.causes import CAUSES
+
+#: Words of the program, not of its users.
+_INTERNAL = re.compile(r"Traceback|object at 0x|None\b|UNSET|ExitInfo|Refusal|\bNotImplemented|\{\}|\{[a-z_]+\}|<[A-Z][a-z]+\(")
+#: What somebody can do begins so, or is a command to type.
+_DEED = re.compile(r"^(jobscribe|docker|scontrol|sacct|journalctl|kubectl|etc/engines|sed|less)\b|^'?[A-Za-z]+\b")
+
+
+def check(answer: dict[str, Any], text: str) -> None:
+    """answer: the JSON. text: what `job why` prints of the same run."""
+    cause, confidence = answer["cause"], answer["confidence"]
+    assert cause in CAUSES, (cause, answer)
+    assert confidence in ("certain", "likely", "possible", "unknown"), answer
+    head = text.splitlines()[0]
+    assert answer["computeJid"] in head and answer["state"] in head and answer["sentence"] in head, head
+    assert cause in text or answer["reason"] in text, text
+    for told in (*answer["evidence"], *answer["not"], *answer["try"], *answer["logs"]):
+        assert told.strip() and told in text, (told, text)
+    own = "\n".join([answer["sentence"], *answer["evidence"], *answer["not"], *answer["try"]])
+    assert not _INTERNAL.search(own), own
+    if answer["state"] != "completed":
+        assert answer["evidence"], f"nothing shows it:\n{text}"
+        assert answer["try"], f"it does not say what to do:\n{text}"
+        assert all(_DEED.match(line) for line in answer["try"]), answer["try"]
+    if answer["state"] == "error":
+        assert answer["logs"], f"it does not say where its logs are:\n{text}"
