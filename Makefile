@@ -1,13 +1,22 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
 .PHONY: help venv demo engines test lint check bench soak clean
 
+# Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
+unexport PYTHONDONTWRITEBYTECODE
+
 # PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/db'. KEEP=1: leave the demo running.
 PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
-# One floor each, and nothing that another process would disturb: files of these share two processes. The others have the machine to themselves.
-floors = $(addprefix tests/,agent apps check cli client contracts db packaging protocol runtime service simulation supervisor)
-others = $(addprefix tests/,engines examples faults front system web)
+# One floor each, and nothing that another process would disturb: files of these share three processes. Neighbours wait for engines more than they
+# compute: one process has those with Docker, one those with Slurm, another one the rest. Faults wait for deadlines: files of these share three
+# processes, but for those that have to get a certain pid. So do tests with a browser: it gives up what it loads whenever
+# the machine gets another network interface, as it does with each of Docker's bridges.
+floors = $(addprefix tests/,agent apps check cli client contracts db drivers packaging protocol runtime service simulation supervisor)
+neighbours = $(addprefix tests/,docker engines examples front slurm system web)
+browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
+others = tests/faults $(browsers)
+alone = tests/faults/test_kill_others.py
 python = .venv/bin/python
 
 help:
@@ -27,20 +36,28 @@ demo: venv
 	@.venv/bin/jobscribe demo
 
 # What tests meet besides this project: without it (and without root to install it) those tests are left out, and say so.
-engines:
+engines: venv
 	@etc/engines/chromium.sh || true
 	@etc/engines/lammps.sh || true
 	@etc/engines/systemd.sh check || true
 	@etc/engines/command.sh curl || true
 	@etc/engines/command.sh jq || true
 	@etc/engines/command.sh strace || true
+	@etc/engines/command.sh mkfs.btrfs btrfs-progs || true
+	@etc/engines/prometheus.sh install || true
+	@PYTHON=$(python) etc/engines/docker.sh install || true
+	@etc/engines/registry.sh install || true
+	@etc/engines/journald.sh install || true
+	@etc/engines/slurm.sh install slurm sshd mpi || true
 
 test: venv engines
 ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 	$(python) -m pytest $(PYTEST_ARGS)
 else
-	@$(python) -m pytest -n 2 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
-	$(python) -m pytest $(others) $(PYTEST_ARGS) && exit $$floors
+	@$(python) -m pytest -n 3 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
+	$(python) -m pytest -n 3 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
+	$(python) -m pytest -n 3 --dist loadfile $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
+	$(python) -m pytest $(alone) $(PYTEST_ARGS) && [ $$floors = 0 ] && [ $$neighbours = 0 ] && [ $$others = 0 ]
 endif
 
 lint: venv
@@ -52,7 +69,7 @@ check: lint
 
 # What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand.
 soak: venv engines
-	SOAK=1 SEED=$(SEED) $(python) -m pytest tests/faults tests/db tests/agent tests/simulation $(PYTEST_ARGS)
+	SOAK=1 SEED=$(SEED) $(python) -m pytest tests/faults tests/db tests/agent tests/simulation tests/contracts tests/drivers tests/docker tests/slurm $(PYTEST_ARGS)
 	$(python) tests/simulation/run.py --seeds $(SEEDS)
 
 bench: venv
@@ -60,6 +77,10 @@ bench: venv
 	$(python) tests/bench/run.py
 	$(python) tests/bench/front_bench.py
 	$(python) tests/bench/roles_bench.py
+	$(python) tests/bench/operate_bench.py
+	$(python) tests/bench/docker_bench.py
+	$(python) tests/bench/slurm_bench.py
+	$(python) tests/bench/monitor_bench.py
 
 clean:
 	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -34,16 +34,18 @@ def readme() -> str:
 
 #: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
 AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
-SERVER = ["aiofiles>=24.1", "click>=8.1", "flask>=3.1", "pykern>=20250101", "pyyaml>=6", "rich>=13.7", "waitress>=3.0"]
+SERVER = [
+    "aiofiles>=24.1", "click>=8.1", "flask>=3.1", "prometheus-client>=0.21", "pykern>=20250101", "pyyaml>=6", "rich>=13.7", "waitress>=3.0",
+]
 EXTRAS = {
     "docker": ["docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
     # the app of this name
     "heat": ["numpy>=2"],
-    "sbatch": ["asyncssh>=2.18"],
+    "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
-        "hypothesis>=6.100", "numpy>=2", "playwright>=1.50", "pytest>=8.3", "pytest-asyncio>=1.2", "pytest-timeout>=2.3",
-        "pytest-xdist>=3.6", "requests>=2.32", "schemathesis>=4", "setuptools>=77",
+        "asyncssh>=2.24", "bcrypt>=4", "docker>=7.1", "hypothesis>=6.100", "numpy>=2", "playwright>=1.50", "pytest>=8.3",
+        "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "requests>=2.32", "schemathesis>=4", "setuptools>=77",
     ],
     "check": ["import-linter>=2.3", "mypy>=1.15", "ruff>=0.9", "types-aiofiles>=24.1", "types-psutil>=6.1", "types-waitress>=3"],
     "bench": ["hyperqueue>=0.21"],
@@ -62,7 +64,7 @@ if __name__ == "__main__":
         python_requires=">=3.11",
         package_dir={"jobscribe": "."},
         packages=packages(),
-        package_data={"jobscribe": ["py.typed"], "jobscribe.service": ["*.yml"], "jobscribe.web": ["static/*"]},
+        package_data={"jobscribe": ["py.typed", "etc/systemd/*"], "jobscribe.service": ["*.yml"], "jobscribe.web": ["static/*"]},
         install_requires=AGENT + SERVER,
         extras_require=EXTRAS,
         entry_points={"console_scripts": ["jobscribe = jobscribe.cli.main:main"]},

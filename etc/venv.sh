@@ -47,5 +47,6 @@ if [ "$made" != "$by" ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     echo "$by" > .venv/.made-by
 fi
 echo "installing what jobscribe needs into .venv (a minute or two the first time)" >&2
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" >&2
+# what is used of it is compiled when it is used first: that is a small part of it
+.venv/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --editable ".[$extras]" >&2
 echo "$want" > "$stamp"

@@ -47,7 +47,7 @@ def parameters(data: Data, model: str) -> Data:
 def prepare(run: Run) -> Prepared:
     given = checked(run.data, MODEL)
     if importlib.util.find_spec("numpy") is None:
-        raise AppError("heat needs numpy where it runs: pip install 'jobscribe[heat]'")
+        raise AppError("heat needs numpy where it runs: pip install 'jobscribe[heat]', or numpy in the image that it runs in")
     (run.run_dir / FRAMES).mkdir()
     (run.run_dir / "in.json").write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
     (run.run_dir / "parameters.py").write_bytes(Path(__file__).with_name("__main__.py").read_bytes())
