@@ -4,11 +4,12 @@ A command that does not answer is killed; what it did meanwhile nobody knows, an
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from ...runtime.children import close_pipes, gone, tell_group
 
 #: Codes of our own, as `timeout` and shells use them: it did not answer in time; there is no such program here.
 NO_ANSWER, NO_PROGRAM = 124, 127
@@ -87,12 +88,7 @@ def _program(argv: Sequence[str]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """It and what it started. Who has left its group may hold its pipes, for which `wait` waits; who hangs in a file system dies later."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_GONE_SECS):
-            await process.wait()
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
+    """It and what it started. Who hangs in a file system dies later."""
+    tell_group(process, signal.SIGKILL)
+    await gone(process, _GONE_SECS)
+    close_pipes(process)

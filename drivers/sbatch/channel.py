@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from ...protocol.clusters import Cluster
 from ...protocol.errors import Refusal
+from ...runtime.children import close_pipes, gone, tell_group
 
 #: More of an answer is not kept.
 OUT_BYTES = 4 << 20
@@ -143,16 +144,10 @@ async def _capped(pipe: asyncio.StreamReader, kept: bytearray) -> None:
 async def _ended(process: asyncio.subprocess.Process) -> None:
     """Nobody waits for it any more. A prefix may have made it another user's: then it ends by itself, at the end of its pipes."""
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), _KILL_SECS)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
+        tell_group(process, signal.SIGTERM)
+        if not await gone(process, _KILL_SECS):
+            tell_group(process, signal.SIGKILL)
+    close_pipes(process)
 
 
 def local_channel(cluster: Cluster, uid: str) -> LocalChannel:

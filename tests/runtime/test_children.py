@@ -1,0 +1,59 @@
+"""Ending children of an asyncio loop whose pipes somebody else holds, or that are gone already."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import pytest
+
+from jobscribe.runtime import children, processes
+
+#: It leaves its group and keeps the pipes: `wait` of its parent waits for it.
+LEAVES = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(60)\n    os._exit(0)\n"
+
+
+async def _child(*argv: str) -> Process:
+    return await asyncio.create_subprocess_exec(*argv, stdout=PIPE, start_new_session=True)
+
+
+async def test_its_whole_group_is_told() -> None:
+    child = await _child("/bin/sh", "-c", "sleep 60 & echo $!; wait")
+    assert child.stdout is not None
+    other = int(await child.stdout.readline())
+    children.tell_group(child, signal.SIGKILL)
+    assert await children.gone(child, 5.0)
+    assert child.returncode == -signal.SIGKILL
+    for _ in range(500):
+        found = processes.find(other)
+        if found is None or found.over:
+            break
+        await asyncio.sleep(0.01)
+    else:
+        pytest.fail("another one of its group lives on")
+
+
+async def test_who_is_gone_is_told_nothing() -> None:
+    child = await _child("true")
+    assert await children.gone(child, 5.0)
+    children.tell_group(child, signal.SIGKILL)
+    children.close_pipes(child)
+    assert child.returncode == 0
+
+
+async def test_who_keeps_its_pipes_is_not_waited_for(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    child = await _child(sys.executable, "-c", LEAVES, str(left))
+    try:
+        async with asyncio.timeout(10):
+            await children.gone(child, 0.5)
+            children.close_pipes(child)
+            # nobody holds anything of it here any more
+            assert child.stdout is not None and await child.stdout.read() == b""
+            assert await children.gone(child, 5.0) and child.returncode == 0
+    finally:
+        while not left.exists():
+            await asyncio.sleep(0.01)
+        os.kill(int(left.read_text()), signal.SIGKILL)
