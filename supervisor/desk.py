@@ -160,12 +160,21 @@ class Desk:
     async def cancel(self, request: RunCancel) -> dict[str, Any]:
         future, input_ = self._cancellation(request)
         self.engine.tell(input_)
-        return await self._answer(input_.handle, future)
+        return await self._of(request, self._answer(input_.handle, future))
 
     async def release(self, request: RunRelease) -> dict[str, Any]:
         handle, future = self._handle()
         self.engine.tell(Release(handle, request))
-        return await self._answer(handle, future)
+        return await self._of(request, self._answer(handle, future))
+
+    async def _of(self, request: RunCancel | RunRelease, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """The answer; where there is no such job of this user, the refusal that tells of those near, as for questions."""
+        try:
+            return await answer
+        except Refusal as e:
+            if e.code == "notFound":
+                self.job(request.uid, request.compute_jid)
+            raise
 
     async def _answer(self, handle: int, future: asyncio.Future[dict[str, Any]], *, until: float | None = None) -> dict[str, Any]:
         """What was decided, when it is durable. Raises Refusal."""

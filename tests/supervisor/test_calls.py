@@ -10,7 +10,7 @@ import pytest
 from jobscribe.protocol.codec import MAX_FRAME
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, JobCmd, OpError, ReadFile, ReadLog
-from jobscribe.protocol.requests import BeginSession, CallRequest, JobLog, RunFile
+from jobscribe.protocol.requests import BeginSession, CallRequest, JobLog, RunCancel, RunFile, RunRelease
 from jobscribe.supervisor.calls import API_NAMES, PIECE
 from jobscribe.supervisor.requests import MAX_DATA
 from office import OTHER, UID, Agent, Office, until
@@ -301,6 +301,17 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
     theirs, nobodys, own = sentences
     assert theirs == nobodys == ("notFound", f"there is no job {jid}")
     assert own == ("notFound", f"there is no job {jid}; near it: {jid}"), "of one's own the near ones are told, and of nobody else's"
+    # what changes a run answers as what asks for one
+    absent, given = jid.replace("sim00001", "sim00009"), []
+    for uid, named in ((OTHER, jid), (OTHER, absent), (jid.split("-")[0], absent)):
+        for change in (
+            office.desk.cancel(RunCancel(req_id=f"request-{len(given)}", uid=uid, compute_jid=named)),
+            office.desk.release(RunRelease(uid=uid, compute_jid=named)),
+        ):
+            with pytest.raises(Refusal) as e:
+                await change
+            given.append((e.value.code, e.value.sentence.replace("sim00009", "sim00001")))
+    assert given == [theirs, theirs, nobodys, nobodys, own, own]
 
 
 async def test_the_serial_is_checked_before_and_after() -> None:
