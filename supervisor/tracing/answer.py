@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from ...db.events import TaskEnded, TaskPlaced, agent_stream, job_stream
+from ...db.events import AgentGone, TaskEnded, TaskPlaced, agent_stream, job_stream
 from ...db.store import EventStore, Stored
-from ...protocol.ids import parse_agent_key, short_op, split_jid
+from ...protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, split_jid
 from . import clocks, gaps, timeline
-from .log_lines import About, Line
+from .log_lines import About, AboutAgent, Line
 from .lookup import Known, Match, find, row_of, told
 
 #: Of so many matches each has its timeline; of more, only the newest has, and the others are named.
@@ -32,17 +32,26 @@ def trace(store: EventStore, id_: str, uid: str | None, known: Known | None = No
     return answer
 
 
-def about(answer: dict[str, Any]) -> About | None:
-    """By what the job of a trace is found in the logs; None where the trace is of an agent."""
-    if answer["job"] is None or not answer["items"]:
-        return None
+def about(answer: dict[str, Any], known: Known | None = None) -> About | AboutAgent | None:
+    """By what the job or agent of a trace is found in the logs; None where there is nothing about it."""
     events = [item["event"] for item in answer["items"]]
+    if not events:
+        return None
+    if answer["job"] is None:
+        return _about_agent(parse_agent_key(answer["agent"]), events, known or Known())
     return About(
         answer["job"]["jid"], answer["job"]["simulationType"], _ids(events, "op_id"), _ids(events, "req_id"),
         min(item["at"] for item in answer["items"]),
         math.inf if answer["job"]["busy"] else max(item["at"] for item in answer["items"]),
         *(_hosts(events, driver) for driver in ("docker", "sbatch")),
     )
+
+
+def _about_agent(key: AgentKey, events: Sequence[Any], known: Known) -> AboutAgent:
+    """Each life of an agent has the same id: the logs are asked for the time of which there are events."""
+    short = short_agent(known.agent_id(key)) if known.agent_id is not None else ""
+    # its last words are written after it was seen to be gone, by a second at most
+    return AboutAgent(key, short, events[0].at, events[-1].at + 1 if isinstance(events[-1], AgentGone) else math.inf)
 
 
 def _hosts(events: Sequence[object], driver: str) -> frozenset[str]:
@@ -57,7 +66,7 @@ def lines_told(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]
     """
     job = about(answer)
     ids: list[tuple[str, dict[str, str]]] = []
-    if job is not None:
+    if isinstance(job, About):
         ids += ((short_op(op), {"op": op}) for op in sorted(job.ops))
         ids += ((request, {"request": request}) for request in sorted(job.requests))
     off = {f"agent/{key}": o["secs"] for o in answer["clocks"] for key in o["agents"]}

@@ -1,4 +1,5 @@
-"""What the log files of a root say about one job: the lines of its front end, of the supervisor, and of its user's agents and keepers.
+"""What the log files of a root say about one job: the lines of its front end, of the supervisor, and of its user's agents and keepers;
+or about one agent: what the supervisor did with it, and all that it and its keeper wrote.
 
 Only reads, and only so much of the newest of each log. What cannot be found because a log is missing, or begins too late, is said.
 A line of text has whole seconds in UTC and no year; one of JSON has the year and fractions.
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import parse_agent_key, short_op, split_jid
+from ...protocol.ids import AgentKey, parse_agent_key, short_op, split_jid
 from ...runtime.sessions import log_files
 
 #: So much of the newest of each log is looked at (bytes), and so many of the newest lines that fit are told.
@@ -52,16 +53,50 @@ class About(NamedTuple):
     clusters: frozenset[str] = frozenset()
 
 
+class AboutAgent(NamedTuple):
+    """An agent, as its events name it. short: what logs show of its id; empty where that is not known. since, until: as of a job."""
+
+    key: AgentKey
+    short: str
+    since: float
+    until: float
+
+
 class _Words(NamedTuple):
     """needles: one of them is in every block that can have a line. pattern: finds the lines; what its group `life` finds is told
-    only of the time of the job."""
+    only of that time."""
 
     needles: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
 
 
-def lines(root: str, about: About) -> tuple[list[Line], list[str]]:
-    """What the logs in this root have about a job, in order within each file; and sentences about what they cannot have."""
+#: Whatever was written in that time.
+_ALL = _Words((b"",), re.compile(b"(?P<life>)"))
+
+
+def lines(root: str, about: About | AboutAgent) -> tuple[list[Line], list[str]]:
+    """What the logs in this root have about a job or an agent, in order within each file; and sentences about what they cannot have."""
+    return _of_agent(root, about) if isinstance(about, AboutAgent) else _of_job(root, about)
+
+
+def _of_agent(root: str, about: AboutAgent) -> tuple[list[Line], list[str]]:
+    key = str(about.key)
+    names = [key, *([f"a={about.short}", f'"agent": "{about.short}"'] if about.short else [])]
+    pulls = frozenset([about.key.host]) if about.key.driver == "docker" else frozenset()
+    pattern = "|".join(map(re.escape, names)) + _pulls(pulls)
+    needles = (n.encode() for n in (*names, *(["docker host"] if pulls else [])))
+    words = _Words(tuple(needles), re.compile(rf"(?<![A-Za-z0-9_])(?P<life>{pattern})(?![A-Za-z0-9_])".encode()))
+    found, gaps = _of_log(root, "log/supervisor.log", words, about)
+    if about.key.driver == "sbatch":
+        return found, [*gaps, f"the log of the agent is on the cluster {about.key.host}: jobscribe agent logs {key}"]
+    if about.key.kind != "container":  # where tasks have containers of their own there is no agent that writes a log
+        lines_, said = _of_log(root, f"agent/{key}/agent.log", _ALL, about)
+        found += lines_ + _of_log(root, f"agent/{key}/keeper.log", _ALL, about)[0]
+        gaps += said
+    return found, gaps
+
+
+def _of_job(root: str, about: About) -> tuple[list[Line], list[str]]:
     found: list[Line] = []
     gaps: list[str] = []
     words = _words(about, set())
@@ -75,7 +110,7 @@ def lines(root: str, about: About) -> tuple[list[Line], list[str]]:
         found += lines_
         gaps += said
         # a keeper has nothing to say as long as all is well: then there is no file
-        found += _of_log(root, f"agent/{folder}/keeper.log", _Words((b"",), re.compile(b"(?P<life>)")), about)[0]
+        found += _of_log(root, f"agent/{folder}/keeper.log", _ALL, about)[0]
     return found, gaps + [f"the log of its agent is on the cluster {c}: jobscribe agent logs {about.jid}" for c in sorted(about.clusters)]
 
 
@@ -118,7 +153,7 @@ def _is_of(name: str, uid: str) -> bool:
         return False
 
 
-def _of_log(root: str, name: str, words: _Words, about: About) -> tuple[list[Line], list[str]]:
+def _of_log(root: str, name: str, words: _Words, about: About | AboutAgent) -> tuple[list[Line], list[str]]:
     log = name.removeprefix("log/").removesuffix(".log")
     all_files = log_files(root, log) if name.startswith("log/") else _files(os.path.join(root, name))
     if not all_files:
@@ -144,7 +179,7 @@ def _of_log(root: str, name: str, words: _Words, about: About) -> tuple[list[Lin
     return found[-NEWEST_LINES:], gaps
 
 
-def _of_block(block: bytes, name: str, words: _Words, about: About, now: float) -> Iterator[Line]:
+def _of_block(block: bytes, name: str, words: _Words, about: About | AboutAgent, now: float) -> Iterator[Line]:
     for raw in block.splitlines():
         hit = words.pattern.search(raw)
         if hit is None:

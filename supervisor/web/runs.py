@@ -93,10 +93,10 @@ async def job_why(h: Handler) -> Any:
 async def trace_id(h: Handler) -> Any:
     request: Trace = h.parsed(Trace)
     answer = trace(h.desk.engine.store, request.id, request.uid, h.services.known)
-    job = about(answer) if request.logs else None
-    if job is not None:
+    what = about(answer, h.services.known) if request.logs else None
+    if what is not None:
         # what was said just now may be on its way to the files; those lie beside the folders of agents, and reading them may take a while
         await asyncio.to_thread(h.services.logs_written)
-        found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), job)
+        found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), what)
         answer |= {"lines": lines_told(found, answer), "gaps": gaps, "waits": pulled(found, answer["waits"])}
     return answer

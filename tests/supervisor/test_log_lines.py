@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.tracing import log_lines
-from jobscribe.supervisor.tracing.log_lines import About, lines
+from jobscribe.supervisor.tracing.log_lines import About, AboutAgent, lines
 
 JID = "LoIEQ6fa-Mtk0hZyj-heightWeightReport"
 NOW = float(int(time.time()))
@@ -87,6 +88,45 @@ def test_pulls_on_its_hosts_are_told_of_the_time_of_the_job(root: Path) -> None:
     write(root, "log/supervisor.log", *(said(f"docker host {host}: pulled busybox in {ago} s", ago) for host, ago in pulls))
     assert texts(root, about) == ["docker host h1: pulled busybox in 30 s", "docker host h.2: pulled busybox in 30 s"]
     assert texts(root) == []
+
+
+OF_AGENT = AboutAgent(AgentKey("local", "sequential", "LoIEQ6fa", "localhost"), "T1kX", NOW - 60, NOW - 5)
+
+
+@pytest.mark.parametrize("text", [
+    "LocalDriver(a=T1kX k=sequential u=LoIE []) start", f"{AGENT.removeprefix('agent/')} is not ready for its user: no", "an agent ended o=None a=T1kX",
+    'x {"agent": "T1kX"}',
+])
+def test_what_the_supervisor_did_with_an_agent_is_found(root: Path, text: str) -> None:
+    write(root, "log/supervisor.log", said(text, 90), said(text), said(text, 1))
+    (line,) = lines(str(root), OF_AGENT)[0]
+    assert line.text == said(text)
+
+
+@pytest.mark.parametrize("text", ["a=T1kY", "a=T1kX2", "ba=T1kX", "local.sequential.LoIEQ6fa@localhost2", "a=t1kx", "docker host h1: pulled busybox in 3 s", JID])
+def test_of_an_agent_nothing_else_is(root: Path, text: str) -> None:
+    write(root, "log/supervisor.log", said("begins", 100), said(text))
+    assert lines(str(root), OF_AGENT) == ([], [])
+    assert lines(str(root), OF_AGENT._replace(short=""))[0] == []
+
+
+def test_all_that_an_agent_and_its_keeper_wrote_in_that_time_is_told(root: Path) -> None:
+    for name in ("agent", "keeper"):
+        write(root, f"{AGENT}/{name}.log", *(said(f"{name} {ago}", ago) for ago in (90, 30, 10, 1)))
+    write(root, "agent/local.sequential.Another1@localhost/agent.log", said("of another"))
+    assert [line.text.split(":c ")[1] for line in lines(str(root), OF_AGENT)[0]] == ["agent 30", "agent 10", "keeper 30", "keeper 10"]
+
+
+def test_an_agent_elsewhere(root: Path) -> None:
+    """In a container what its host pulled is told, too; on a cluster where its log is to be had; of single tasks there is no log of an agent."""
+    write(root, "log/supervisor.log", said("begins", 100), said("docker host h1: pulled busybox in 3 s"), said("docker host h2: pulled busybox in 4 s"))
+    boxed = OF_AGENT._replace(key=AgentKey("docker", "container", "LoIEQ6fa", "h1"))
+    found, gaps = lines(str(root), boxed)
+    assert [line.text.split(":c ")[1] for line in found] == ["docker host h1: pulled busybox in 3 s"] and gaps == []
+    there = OF_AGENT._replace(key=AgentKey("sbatch", "parallel", "LoIEQ6fa", "hpc"))
+    assert lines(str(root), there) == (
+        [], ["the log of the agent is on the cluster hpc: jobscribe agent logs sbatch.parallel.LoIEQ6fa@hpc"],
+    )
 
 
 def test_files_from_before_the_job_are_not_read_and_are_no_gap(root: Path) -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from jobscribe.db.events import (
+    AgentGone,
     AgentStarted,
     AgentStartRequested,
     AttemptEnded,
@@ -32,7 +33,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.requests import RunSpec
 from jobscribe.protocol.roles import After
 from jobscribe.supervisor.tracing.answer import about, lines_told, pulled, trace
-from jobscribe.supervisor.tracing.log_lines import Line
+from jobscribe.supervisor.tracing.log_lines import About, AboutAgent, Line
 from jobscribe.supervisor.tracing.lookup import SHOWN, Known, no_job
 
 T = 1_700_000_000.0
@@ -128,7 +129,11 @@ def test_every_kind_of_id_leads_to_its_job_or_agent(log: Log) -> None:
     for id_, what in ((str(KEY), "agent"), ("docker.par", "agent"), ("srj-p-ann", "container"), ("m2cW", "agentId")):
         assert found(log, id_, ANN, known) == [(what, str(KEY))], id_
     answer = trace(log.store, str(KEY), None)
-    assert answer["job"] is None and about(answer) is None and [i["component"] for i in answer["items"]] == ["supervisor", "agent"]
+    assert answer["job"] is None and [i["component"] for i in answer["items"]] == ["supervisor", "agent"]
+    # and to where its logs are read: while it lives to the end, else until it was seen to be gone
+    assert about(answer, known) == AboutAgent(KEY, "m2cW", T, math.inf) and about(answer) == AboutAgent(KEY, "", T, math.inf)
+    log.add(agent_stream(KEY), AgentGone(at=T + 5, agent_key=KEY, reason="it is not there any more"))
+    assert about(trace(log.store, "m2cW", None, known), known) == AboutAgent(KEY, "m2cW", T, T + 6)
 
 
 @pytest.mark.parametrize("id_", ["m2cX", "M2CW", "2cWx", "srj-t-annAAAA1-000000000999", "471", "47", "4711_4x", "op00002", "REQUEST-of"])
@@ -342,7 +347,7 @@ def test_an_image_that_was_pulled_meanwhile_is_named(log: Log) -> None:
         f"39.9 s until agent {KEY} started; pulled busybox:39 in 38.5 s", *[w["text"] for w in answer["waits"][1:]],
     ]
     job = about(answer)
-    assert job is not None and job.hosts == {"n12"}
+    assert isinstance(job, About) and job.hosts == {"n12"}
 
 
 def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
@@ -356,8 +361,8 @@ def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
 def test_what_the_logs_are_searched_for(log: Log) -> None:
     t = log.whole()
     asked = about(trace(log.store, "op00001", ANN))
-    assert asked is not None and (asked.jid, asked.since, asked.until) == (t.jid, T, T + 0.3)
+    assert isinstance(asked, About) and (asked.jid, asked.since, asked.until) == (t.jid, T, T + 0.3)
     assert asked.requests == {"request-of-ann-1"} and len(asked.ops) == 1
     log.requested(50, 2)
     waiting = about(trace(log.store, jid_of(2), ANN))
-    assert waiting is not None and waiting.until == math.inf
+    assert isinstance(waiting, About) and waiting.until == math.inf

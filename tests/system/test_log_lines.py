@@ -66,3 +66,18 @@ def test_a_trace_by_any_id_tells_the_same_story(site: Site) -> None:
         texts[id_] = [item["text"] for item in trace["items"]]
         assert [i["position"] for i in trace["items"]] == sorted(i["position"] for i in trace["items"])
     assert len(set(map(tuple, texts.values()))) == 1 and len(texts[op]) >= 6
+
+
+def test_a_trace_of_an_agent_tells_what_was_done_with_it_and_what_it_wrote(site: Site) -> None:
+    run = shell("true")
+    site.finished(run)
+    key = str(site.agent_key())
+    whole = site.post("trace", id=key, logs=True)
+    short = next(m[1] for line in site.log().splitlines() if (m := re.search(r"LocalDriver\(a=(\w+) ", line)))
+    assert site.post("trace", id=short, logs=True)["lines"] == whole["lines"]
+    texts = {source: [line["text"] for line in whole["lines"] if line["source"] == source] for source in ("log/supervisor.log", f"agent/{key}/agent.log")}
+    assert sum(map(len, texts.values())) == len(whole["lines"]) and whole["gaps"] == []
+    started, wrote = "\n".join(texts["log/supervisor.log"]), "\n".join(texts[f"agent/{key}/agent.log"])
+    assert f"LocalDriver(a={short} " in started and "opName=alive" in started and "opName=run_status_update" in started
+    assert f"agent {key} starts" in wrote and f"jid={jid_of(run)}" in wrote
+    assert "lines" not in site.post("trace", id=key)
