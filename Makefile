@@ -67,9 +67,10 @@ lint: venv
 check: lint
 	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
 
-# What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand.
+# What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand. Examples of properties are
+# others in each of its runs, and in none of `make test`.
 soak: venv engines
-	SOAK=1 SEED=$(SEED) $(python) -m pytest tests/faults tests/db tests/agent tests/simulation tests/contracts tests/drivers tests/docker tests/slurm $(PYTEST_ARGS)
+	SOAK=1 SEED=$(SEED) $(python) -m pytest --hypothesis-profile=default tests/faults tests/db tests/protocol tests/client tests/service tests/cli tests/supervisor tests/agent tests/simulation tests/contracts tests/drivers tests/docker tests/slurm $(PYTEST_ARGS)
 	$(python) tests/simulation/run.py --seeds $(SEEDS)
 
 bench: venv
