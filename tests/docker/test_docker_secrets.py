@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from hosts import BASE, Host, Sites
-from real_site import Site, jid_of, shell, spec, until
+from real_site import Site, jid_of, shell, spec, texts_below, until
 from test_notifications import HEADER, SECRET, Receiver, targets
 
 from jobscribe.protocol.ids import AgentKey, derived_id
@@ -141,9 +141,9 @@ def _texts(site: Site, host: Host) -> dict[str, bytes]:
     since = ["--since", "10m", "--until", "0s"]
     out["events"] = host.docker("events", *since, "--format", "{{json .}}").encode()
     kept = Path(host.docker("info", "--format", "{{.DockerRootDir}}").strip())
-    for path in [*(kept / "containers").rglob("*"), *site.place.rglob("*")]:
-        if path.is_file() and not path.is_symlink() and path.name != "key.pem" and str(path).removeprefix(f"{site.place}/") not in BELONGS:
-            out[str(path)] = path.read_bytes()
+    for path, text in texts_below(kept / "containers", site.place).items():
+        if path.name != "key.pem" and str(path).removeprefix(f"{site.place}/") not in BELONGS:
+            out[str(path)] = text
     for p in processes.table().values():
         out[f"arguments of {p.pid}"] = processes._read(f"/proc/{p.pid}/cmdline")
         if p.pid != os.getpid():
@@ -170,6 +170,7 @@ def _answers(site: Site, runs: list[dict[str, Any]], folder: Path) -> dict[str, 
         ("trace", "--all-users", f"srj-s-{UID}"),
     ):
         out[" ".join(words[:3])] = _typed(site, *words)
+    assert b"docker run" in out[f"trace --all-users srj-s-{UID}"], "what started it is told with it"
     for archive in (whole, lean):
         with tarfile.open(archive) as tar:
             out |= {f"{archive.name}: {m.name}": tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]

@@ -141,12 +141,17 @@ def test_the_keeper_is_detached_and_has_nothing_of_the_channel(first: Start) -> 
 
 def test_folders_and_files_are_the_users_alone(first: Start) -> None:
     for path in (first.ground.base, *first.ground.base.rglob("*")):
-        assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+        with contextlib.suppress(FileNotFoundError):  # what is written anew has another name for a moment
+            assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
 
 
 def test_no_secret_is_in_an_argument_an_environment_or_a_file(first: Start) -> None:
     assert not first.seen
-    texts = {path: path.read_bytes() for path in first.ground.root.rglob("*") if path.is_file() and path.name != "job_agent.log"}
+    texts = {}
+    for path in first.ground.root.rglob("*"):
+        if path.is_file() and path.name != "job_agent.log":
+            with contextlib.suppress(FileNotFoundError):
+                texts[path] = path.read_bytes()
     log = (first.ground.base / "job_agent.log").read_bytes().partition(b"\n")[2]  # its first line is of an earlier one
     assert log and any(KEY.uid.encode() in text for text in texts.values())
     assert [path for path, text in {**texts, "log": log}.items() if TOKEN.encode() in text or AGENT_ID.encode() in text] == []

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from browser import Browser
-from real_site import Answer, Site, until
+from real_site import Answer, Site, texts_below, until
 
 from jobscribe.runtime import processes
 
@@ -379,9 +379,9 @@ def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(site: Site, browser
     live_status(site, browser, f"{browser.uid}-Nowhere1-evilReport")
     secrets = {site.token, browser._cookie.partition("=")[2], ticket} | {f.read_text().strip() for f in (site.root / "secret").iterdir() if f.is_file()}
     shown = {"what the job sees": said}
-    for path in (site.place / "up.log", *(p for p in site.root.rglob("*") if p.is_file() and not p.is_symlink())):
-        if path.parent.name != "secret" and path.name != "client.json" and path.stat().st_size < 1 << 24:
-            shown[str(path)] = path.read_bytes()
+    for path, text in (texts_below(site.root, most_bytes=1 << 24) | {site.place / "up.log": (site.place / "up.log").read_bytes()}).items():
+        if path.parent.name != "secret" and path.name != "client.json":
+            shown[str(path)] = text
     for pid, line in site.everybody().items():
         shown[f"process {pid}"] = line + processes._read(f"/proc/{pid}/environ")  # nothing where it hides even from its own user
     assert len(secrets) >= 3 and len(shown) > 20 and b"JOBSCRIBE_TOKEN=" in said

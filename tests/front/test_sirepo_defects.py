@@ -20,7 +20,7 @@ import hand_made
 import msgspec
 import pytest
 from browser import Browser
-from real_site import Site, naps, rss, until
+from real_site import Site, naps, rss, texts_below, until
 from watching import ANSWER_SECS, CANCEL_SECS, agent_id, asleep, record, running, telling, within
 
 from jobscribe.protocol.messages import RunReport, RunStatusUpdate
@@ -49,7 +49,7 @@ def test_run_1_the_record_says_where_it_ran_and_the_log_holds_no_secret(browser:
         assert browser.run(simulation)["computeJobSerial"] == first["computeJobSerial"]
     details = record(site, first)["driverDetails"]
     assert details["type"] == "local" and details["host"], details
-    written = site.log() + "".join(p.read_text(errors="replace") for p in [*site.root.rglob("*.log"), *site.root.rglob("*.jsonl")])
+    written = site.log() + "".join(t.decode(errors="replace") for p, t in texts_below(site.root).items() if p.suffix in (".log", ".jsonl"))
     whole = agent_id(site, browser.uid)
     assert f"a={whole[:4]} k=sequential" in written, "the log names the agent by 4 characters"
     for secret in (whole, site.token, (site.root / "secret" / "agents").read_text().strip()):

@@ -13,14 +13,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from books import events
 from browser import Browser
-from real_site import Site, until
+from real_site import Site, texts_below, until
 from test_secrets import _words
 from walk_page import Page
 from walking import Logs, Walker
@@ -238,18 +237,11 @@ def test_no_secret_of_the_run_is_in_any_file_of_it(walk: Walk) -> None:
         tokens = {w for w in _words(walk.site.agent_pid(walk.ann.uid)) if hashlib.sha256(w.encode()).hexdigest() in digests}
         assert tokens, "no token was found in the agent's memory: this test would not see one elsewhere"
         secrets |= {f"token {n}": t for n, t in enumerate(sorted(tokens))}
-    looked = list(_files(walk.site.place))
+    looked = {p: t for p, t in texts_below(walk.site.place).items() if p.name != "client.json" and p.parent.name != "secret"}
     assert {"server.log", "supervisor.log", "agent.log", "script.sh", "input.json", "up.log"} <= {p.name for p in looked}
-    for path in looked:
-        content = path.read_bytes()
+    for path, content in looked.items():
         for name, secret in secrets.items():
             assert secret.encode() not in content, (name, path)
-
-
-def _files(place: Path) -> Iterator[Path]:
-    for path in place.rglob("*"):
-        if path.is_file() and not path.is_symlink() and path.name != "client.json" and path.parent.name != "secret":
-            yield path
 
 
 def _agent_id(walk: Walk) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hpc import Sshd, Users
-from real_site import Site, until
+from real_site import Site, texts_below, until
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "web"))
 
@@ -70,5 +70,5 @@ def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(web
     done = until(lambda: (s := state())["state"] not in ("pending", "running") and s, "it has run", 120)
     assert done["state"] == "completed" and done["batch"]["jobId"] and "resultError" not in done, done
     # of what was typed nothing is in any file that the supervisor keeps, nor in what the front end logs
-    left = [str(p) for p in site.root.rglob("*") if p.is_file() for secret in (right, code, "canary-wrong-4711") if secret.encode() in p.read_bytes()]
+    left = [str(p) for p, text in texts_below(site.root).items() for secret in (right, code, "canary-wrong-4711") if secret.encode() in text]
     assert left == [] and not any(secret in web.lines.text() for secret in (right, code, "canary-wrong-4711"))

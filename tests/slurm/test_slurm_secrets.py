@@ -19,7 +19,7 @@ from ground import environment
 from hpc import Sshd, Users
 from jobscribe.protocol.ids import AgentKey, derived_id
 from jobscribe.runtime import processes
-from real_site import jid_of, until
+from real_site import jid_of, texts_below, until
 from scripts import free_ports
 from signed import ALICE, BOB, SECS, WHO, Stand, all_at_once, stand
 from slurm_yard import Slurm, sites
@@ -171,12 +171,9 @@ def _texts(at: Stand) -> dict[str, bytes]:
     """What lies anywhere, by where it is."""
     root, place = at.root, at.root.parent
     belongs = {root / "client.json", *((root / "secret" / name) for name in ("server", "agents", "metrics"))}
-    out = {}
     homes = [at.users.home(n) for n in ("alice", "bob", "two", "keycode")]
-    for folder in (place, at.slurm.place, at.users.place / "log", *homes, *Path("/tmp").glob("jobscribe-link.*")):
-        for path in folder.rglob("*"):
-            if path.is_file() and not path.is_symlink() and path not in belongs and path.stat().st_size < 1 << 28:
-                out[str(path)] = path.read_bytes()
+    texts = texts_below(place, at.slurm.place, at.users.place / "log", *homes, *Path("/tmp").glob("jobscribe-link.*"))
+    out = {str(path): text for path, text in texts.items() if path not in belongs}
     for argv in (["scontrol", "show", "job", "-dd"], ["sacct", "-aP", "-o", "all"], ["squeue", "-t", "all", "-o", "%all"]):
         out[" ".join(argv)] = at.slurm.ask(*argv).encode()
     out["journal"] = subprocess.run(["journalctl", "--since", "-10min", "-o", "export"], capture_output=True).stdout

@@ -66,6 +66,16 @@ def _end_of(path: Path) -> str:
         return f"({e.strerror})"
 
 
+def texts_below(*folders: Path, most_bytes: int = 1 << 28) -> dict[Path, bytes]:
+    """What the plain files have in them, but for longer ones. Those who write go on: what was removed meanwhile, or replaced, is not there."""
+    found: dict[Path, bytes] = {}
+    for path in (Path(top, name) for folder in folders for top, _, names in os.walk(folder) for name in names):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= most_bytes:
+                found[path] = path.read_bytes()
+    return found
+
+
 def spec(command: Sequence[str], uid: str = UID, **fields: Any) -> dict[str, Any]:
     """A run in a slot of its own. fields: those of RunSpec, as they are in JSON."""
     return {"uid": uid, "simulationId": f"s{next(_numbers):07d}", "command": list(command), **fields}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from books import check_books, events
-from real_site import PYTHON_PATH, UID, Site, jid_of, req_id, shell, spec, until
+from real_site import PYTHON_PATH, UID, Site, jid_of, req_id, shell, spec, texts_below, until
 
 from jobscribe.protocol.ids import derived_id, parse_agent_key
 from jobscribe.runtime import processes
@@ -148,11 +148,13 @@ def _everything(site: Site) -> None:
         ("/api/run-simulation", json.dumps({"reqId": req_id(), "run": {**spec(["true"]), "env": {"MY_PASSWORD": "canaryOfAPassword"}}}).encode(), None),
     ):
         assert site.ask("POST", path, body, headers=headers).code >= 400
-    witness = shell("sleep 1; exit 0")
+    may_end = site.place / "may_end"
+    witness = shell(f"until [ -e {may_end} ]; do sleep 0.05; done")
     site.submit(witness)
     site.running(witness)
     old = site.agent_pid()
     site.kill(old)
+    may_end.touch()
     site.wait(witness)
     until(lambda: [p for p in site.titled("agent") if p != old], "another agent")
 
@@ -194,15 +196,11 @@ def _words(pid: int) -> set[str]:
 
 
 def _check_files(site: Site, secrets: dict[str, str]) -> None:
-    looked = 0
-    for path in site.place.rglob("*"):
-        if path.is_symlink() or not path.is_file() or str(path.relative_to(site.place)).removeprefix("r/") in BELONGS:
-            continue
-        content = path.read_bytes()
-        looked += 1
+    texts = {p: t for p, t in texts_below(site.place).items() if str(p.relative_to(site.place)).removeprefix("r/") not in BELONGS}
+    for path, content in texts.items():
         for name, secret in secrets.items():
             assert secret.encode() not in content and secret.encode() not in str(path).encode(), (name, path)
-    assert looked > 20
+    assert len(texts) > 20
     for place in BELONGS:
         assert (site.root / place).stat().st_mode & 0o077 == 0
 
