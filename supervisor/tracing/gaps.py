@@ -75,6 +75,7 @@ class _State:
         self._stop: StopRequested | None = None
         self._retry: AttemptEnded | None = None
         self._starting: dict[object, Event] = {}
+        self._agent: AgentStarted | AgentStartFailed | AgentGone | None = None
         self._open: dict[Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskHeld] = {}
         self._ended_dependencies = 0
         self._session: int | None = None
@@ -93,6 +94,7 @@ class _State:
                 self._starting[key] = event
             case AgentStarted(agent_key=key) | AgentStartFailed(agent_key=key) | AgentGone(agent_key=key):
                 self._starting.pop(key, None)
+                self._agent = event
             case TaskPlaced(token=token) | TaskSubmitted(token=token) | TaskStarted(token=token) | TaskHeld(token=token):
                 self._open[token], self._retry = event, None
             case TaskEnded(token=token):
@@ -149,7 +151,7 @@ class _State:
             return f"until agent {key} started"
         run = self._run
         if run is None:
-            return None
+            return self._of_agent()
         if isinstance(then.event, DependencyEnded) or self._ended_dependencies < len(run.waits_for):
             return f"queued: dependency ({len(run.waits_for) - self._ended_dependencies} other runs had to end first)"
         if isinstance(then.event, AgentStartRequested):
@@ -160,6 +162,18 @@ class _State:
                 return f"queued: op_slot of {run.spec.uid}, free when {who} ended"
             return f"queued: for agent {then.event.agent_key} to be connected, or for a place there"
         return None
+
+    def _of_agent(self) -> str | None:
+        """Where there is nothing but an agent's own events."""
+        match self._agent:
+            case AgentStarted(agent_key=key):
+                return f"agent {key} was there"
+            case AgentStartFailed(agent_key=key):
+                return f"pause before agent {key} was to start again"
+            case AgentGone(agent_key=key):
+                return f"until agent {key} was needed again"
+            case _:
+                return None
 
 
 _RANK: dict[type, int] = {TaskStarted: 3, TaskHeld: 2, TaskSubmitted: 1, TaskPlaced: 0}

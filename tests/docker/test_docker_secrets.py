@@ -170,7 +170,7 @@ def _answers(site: Site, runs: list[dict[str, Any]], folder: Path) -> dict[str, 
         ("trace", "--all-users", f"srj-s-{UID}"),
     ):
         out[" ".join(words[:3])] = _typed(site, *words)
-    assert b"docker run" in out[f"trace --all-users srj-s-{UID}"], "what started it is told with it"
+    assert b" running: docker --host " in out[f"trace --all-users srj-s-{UID}"], "what started it is told with it"
     for archive in (whole, lean):
         with tarfile.open(archive) as tar:
             out |= {f"{archive.name}: {m.name}": tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]

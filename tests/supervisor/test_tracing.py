@@ -6,6 +6,7 @@ import pytest
 from jobscribe.db.events import (
     AgentGone,
     AgentStarted,
+    AgentStartFailed,
     AgentStartRequested,
     AttemptEnded,
     DependencyEnded,
@@ -249,6 +250,18 @@ def test_gaps_say_what_was_waited_for(log: Log) -> None:
         f"3.0 s until task main/0 started: the op was on its way, at {KEY}",
         "22.0 s supervisor was away: session 3 -> 4; the last thing it recorded was the event before, it may have worked on after that",
         "1.5 s task main/0 ran",
+    ]
+
+
+def test_of_an_agent_it_is_said_when_it_was_there(log: Log) -> None:
+    log.agent(0, 2)
+    log.add(agent_stream(KEY), AgentGone(at=T + 10, agent_key=KEY, reason="nobody needed it", ended=True))
+    log.add(agent_stream(KEY), AgentStartRequested(at=T + 30, agent_key=KEY, token_hash="h", attempt=1))
+    log.add(agent_stream(KEY), AgentStartFailed(at=T + 31, agent_key=KEY, attempt=1, reason="no"))
+    log.agent(36, 37)
+    assert [w["text"] for w in trace(log.store, str(KEY), None)["waits"]] == [
+        f"2.0 s until agent {KEY} started", f"8.0 s agent {KEY} was there", f"20.0 s until agent {KEY} was needed again", f"1.0 s until agent {KEY} started",
+        f"5.0 s pause before agent {KEY} was to start again", f"1.0 s until agent {KEY} started",
     ]
 
 
