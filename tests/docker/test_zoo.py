@@ -135,7 +135,7 @@ def test_nothing_that_hostile_code_tries_succeeds(site: Site, said: dict[str, di
     assert {k: v for k, v in words.items() if v not in WALLS} == {}
     # how many addresses this host has depends on who else is tested here
     addresses = {k for k in words if k.startswith("connect ")}
-    assert addresses == said[kind]["addresses"] and len(addresses) >= 15 and len(words) - len(addresses) > 100, "it tried what it should"
+    assert addresses == said[kind]["addresses"] and len(addresses) >= 11 and len(words) - len(addresses) > 90, "it tried what it should"
     if kind == "agent":
         assert words["agent mem"] == words["keeper mem"] == words["agent environ"] == "EACCES" and words["agent ptrace"] == words["agent a descriptor of it"] == "EPERM"
     status = tried["status"]
