@@ -25,13 +25,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, TextIO
 
-from pykern import pkdebug
-
 from ..protocol.redaction import Redactor
 from ..runtime.journal import Journal, is_journal
 from ..runtime.log import Form, Log, Output, Record, head_of, indented, json_of, one_line, text_of
 from ..runtime.outputs import RotatingFile, Stream, plain_line
 from ..runtime.sessions import Following
+from .light_pykern import pkdebug
 from .session_log import OwnSession, newest_session
 from .settings import LogSettings
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pykern import pkconfig
+from .light_pykern import pkconfig
 
 Parser = Callable[[Any], Any]
 

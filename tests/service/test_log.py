@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -198,3 +200,23 @@ def test_a_server_process_opens_its_log_from_its_settings(tmp_path: pathlib.Path
     assert [(r["level"], r["msg"]) for r in rows] == [("info", f"hello {REDACTED}"), ("debug", "the hub")]
     assert rows[0]["component"] == "supervisor" and rows[0]["jid"] == "EPRSqtUW-IVh7w74d-m"
     assert shown.err == path.read_text() and shown.out == ""
+
+
+def test_a_process_that_logs_has_no_pytest_in_it() -> None:
+    """pykern needs pytest, and no supervisor does: it would be a quarter of what one computes until it is ready."""
+    text = """
+import sys
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log import Log
+from jobscribe.runtime.outputs import Stream
+from jobscribe.service.log import PkdebugSink
+sink = PkdebugSink(Stream(sys.stdout, 5.0))
+Log("supervisor", Redactor(), sink)("said")
+sink.close()
+import jobscribe.supervisor.app, jobscribe.web.server
+print(sorted(m for m in sys.modules if m.partition(".")[0] in ("pytest", "_pytest")))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(" said") and lines[-1] == "[]"
