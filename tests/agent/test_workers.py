@@ -338,7 +338,7 @@ async def test_a_deadline_ends_the_process(pool: Pool, method: str) -> None:
     running = [p for p in pool.processes() if (pool.place / "calls").exists()]
     code, error = (said := await answer).code, said.error
     assert code == "deadline" and "0.7 s" in error
-    assert 0.7 <= time.monotonic() - begin < 0.7 + 1.0
+    assert 0.7 <= time.monotonic() - begin < 5 * (0.7 + 1.0)
     assert sum(not gone(p) for p in running) < len(running)
     await pool.well()
 

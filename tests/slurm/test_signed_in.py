@@ -69,8 +69,9 @@ def complete(at: Stand, uid: str, cluster: str) -> None:
         uids = next(line for line in Path(f"/proc/{each}/status").read_text().splitlines() if line.startswith("Uid:"))
         assert uids.split()[1:] == [str(at.users.uid(WHO[uid]))] * 4
     assert os.getsid(keeper) == keeper and os.getsid(pid) == pid, "ssh may go away"
-    code = list((at.base(uid, cluster) / "code").iterdir())
-    assert len(code) == 1 and (code[0] / "jobscribe" / "agent" / "keeper.py").exists(), "nothing was installed there"
+    # what is unpacked at the same time for another cluster lies beside it until it turns out to be there already
+    (code,) = until(lambda: len(found := list((at.base(uid, cluster) / "code").iterdir())) == 1 and found, "the code is there, once")
+    assert (code / "jobscribe" / "agent" / "keeper.py").exists(), "nothing was installed there"
     logs = sorted(p.name.split("-")[1] for p in (at.root / "user" / uid / "agent-sbatch" / cluster).iterdir())
     assert logs == ["remote.log", "start.log"]
     if cluster == "link":

@@ -131,7 +131,12 @@ def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
 
 
 def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
-    said = site.post("run-status", uid=jid[:8], computeJid=jid)
+    def answer() -> Any:
+        said = site.post("run-status", uid=jid[:8], computeJid=jid)
+        return said["position"] >= last.position and said
+
+    # another process may see what was committed a moment before the supervisor is told of it
+    said = until(answer, f"the supervisor knows of {jid} what is in its store")
     check_answer(said, job, last)
     assert said["known"]
 
