@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from books import check_books
+from books import check_books, events
 from link.set_clock import DAY, HOUR, SetClock
 from link.stamped import NOTICED_SECS, PINGS, PING_SECS, ROOM, SOAK, Stamps, agent_log, diverted, jid_of, sites, told
 from real_site import UID, Site, until
@@ -112,10 +112,10 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
     # three slots: one job with time enough, one that will be too late, and one after the other those of the queue
     fine, late = stamps.job("fine", "sleep 3", timeLimitSecs=60), stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0)
     queue = [stamps.job(f"queue{n}", "sleep 0.7", queueLimitSecs=60) for n in range(5)]
+    begun = time.monotonic()
     for run in (fine, late, queue[0]):
         site.submit(run)
     site.running(late)
-    begun = time.monotonic()
     # and one slot of the other kind, for which somebody waits too long
     hog, limited = stamps.job("hog", "sleep 600", jobRunMode="parallel", graceSecs=0.0), stamps.job("limited", jobRunMode="parallel", queueLimitSecs=2.0)
     for run in (hog, limited):
@@ -135,7 +135,7 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
     for run in queue[len(jumps) + 1 :]:
         site.submit(run)
     said = site.status(late)
-    assert said["state"] == "running" and abs(said["elapsedTime"] - (time.monotonic() - begun)) < RIGHT_SECS
+    assert said["state"] == "running" and -RIGHT_SECS * ROOM < said["elapsedTime"] - (time.monotonic() - begun) < RIGHT_SECS
 
     _check_limits(site, begun, late, limited)
     _check_answers(asked)
@@ -145,8 +145,9 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
         assert said["state"] == "completed", (name, said)
         assert abs(said["elapsedTime"] - lasted(stamps, name)) < RIGHT_SECS, (name, said["elapsedTime"], lasted(stamps, name))
         assert abs(said["computeJobEnd"] - said["computeJobStart"] - lasted(stamps, name)) < RIGHT_SECS
-    order = sorted((f"queue{n}" for n in range(5)), key=lambda name: int(stamps.of(name)[0][3]))
-    assert order == [f"queue{n}" for n in range(5)], "in the order of submission"
+    jids = [jid_of(run) for run in queue]
+    placed = [e["event"]["token"][0] for e in events(site.root) if e["type"] == "TaskPlaced"]
+    assert [jid for jid in placed if jid in jids] == jids, "in the order of submission"
     assert not stream.ended and jid_of(queue[4]).encode() in stream.news, "a stream that is open goes on"
     stream.close()
     fresh = Stream(site, tickets.sign(site.token, UID, clock.wall))
@@ -204,11 +205,12 @@ def test_the_machine_sleeps_for_ten_minutes(make_site: MakeSite, clock: SetClock
     site = make_site("slots.local_sequential=2", "slots.local_parallel=1", env=clock.env).start()
     fine, late = stamps.job("fine", "sleep 4", timeLimitSecs=60), stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0)
     waits = stamps.job("waits", queueLimitSecs=120)
+    begun = time.monotonic()
     for run in (fine, late, waits):
         site.submit(run)
     for run in (fine, late):
         site.running(run)
-    begun, connections = time.monotonic(), site.log().count("opName=alive")
+    connections = site.log().count("opName=alive")
     everybody = list(site.everybody())
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)
