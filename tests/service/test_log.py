@@ -203,7 +203,7 @@ def test_a_server_process_opens_its_log_from_its_settings(tmp_path: pathlib.Path
 
 
 def test_a_process_that_logs_has_no_pytest_in_it() -> None:
-    """pykern needs pytest, and no supervisor does: it would be a quarter of what one computes until it is ready."""
+    """pykern needs pytest, and no supervisor does: it would be a fifth of what one computes until it is ready."""
     text = """
 import sys
 from jobscribe.protocol.redaction import Redactor
