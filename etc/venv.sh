@@ -5,13 +5,18 @@ set -eu
 cd "$(dirname "$0")/.."
 extras=${1:-test,check}
 
-python=
-for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+# The system's own Python first: whoever jobs run as may read it, where one in somebody's home is closed to them, and it was built to be fast.
+python= without=
+for candidate in "${PYTHON:-}" /usr/bin/python3.11 /usr/bin/python3 python3.11 python3.12 python3.13 python3; do
     if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        python=$candidate
-        break
+        if [ "$candidate" = "${PYTHON:-}" ] || "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            python=$candidate
+            break
+        fi
+        without=${without:-$candidate}
     fi
 done
+python=${python:-$without}
 if [ -z "$python" ]; then
     echo "jobscribe needs Python 3.11 or newer; on Debian 12 an administrator installs it with: apt-get install python3" >&2
     exit 1
@@ -21,7 +26,8 @@ mkdir -p .types
 [ -e .types/jobscribe/setup.py ] || ln -sfn .. .types/jobscribe
 
 stamp=.venv/.made-for-$extras
-want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh | sha256sum | cut -d' ' -f1) $("$python" -V) $(pwd -P)"
+by="$("$python" -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')$(pwd -P)"
+want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh | sha256sum | cut -d' ' -f1) $by"
 if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null || true)" = "$want" ]; then
     exit 0
 fi
@@ -40,7 +46,6 @@ fi
 
 # An environment of another place or Python is made anew; one that is only out of date is brought up to date.
 made=$(cat .venv/.made-by 2>/dev/null || true)
-by="$("$python" -V) $(pwd -P)"
 if [ "$made" != "$by" ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     rm -rf .venv
     "$python" -m venv .venv
