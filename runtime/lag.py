@@ -5,9 +5,9 @@ say how late the loop would have been for something that came at any moment, as 
 for two readings of the clock a round and nothing while the loop has nothing to do.
 
 Time that was not given to us is left out: in which the kernel had the loop's thread wait for a processor (Linux counts it, in
-`schedstat`), and in which neither that thread nor the one that looks after it got to run at all (a process that was stopped). Time in
-which the loop waited for a disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs when a round
-takes long.
+`schedstat`), which a hypervisor gave to another machine (`steal` in `/proc/stat`: of the processor that lost most), and in which
+neither that thread nor the one that looks after it got to run at all (a process that was stopped). Time in which the loop waited for a
+disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs when a round takes long.
 """
 
 import asyncio
@@ -31,6 +31,9 @@ LOOK_SECS, LOOKED_AT_SECS, LATE_SECS = 0.1, 0.02, 0.05
 #: Lines in the log a minute; what was held besides is counted.
 LINES, LINES_EVERY_SECS = 20, 60.0
 _FRAMES = 6
+#: What the kernel counts of each processor. Of more than these it takes too long to be looked at ten times a second.
+_PROCESSORS, _MOST_PROCESSORS = "/proc/stat", 64
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class LoopLag:
@@ -52,9 +55,10 @@ class LoopLag:
         #: the latest long rounds: when they ended, on the monotonic clock, and how long they were
         self._latest: deque[tuple[float, float]] = deque(maxlen=256)
         self._sample: tuple[float, str] = (0.0, "")
-        #: the loop's thread: how long it ran and how long it waited for a processor, nanoseconds, at a moment before this round
-        self._before = (0, 0)
-        self._schedstat = -1
+        #: at a moment before this round: how long the loop's thread ran and how long it waited for a processor, nanoseconds, and
+        #: how long each processor was another machine's, ticks
+        self._before, self._stolen_before = (0, 0), list[int]()
+        self._schedstat = self._processors = -1
         #: the last look and when the next one is due, and from when to when nobody could look
         self._looked, self._due = 0.0, float("inf")
         self._prevented: deque[tuple[float, float]] = deque(maxlen=8)
@@ -65,7 +69,8 @@ class LoopLag:
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """As asyncio.run."""
         self._thread = threading.get_ident()
-        self._schedstat = _schedstat(threading.get_native_id())
+        self._schedstat = _opened(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._processors = _opened(_PROCESSORS) if (os.cpu_count() or 1) <= _MOST_PROCESSORS else -1
         watcher = threading.Thread(target=self._watch, name="lag", daemon=True)
         watcher.start()
         try:
@@ -74,9 +79,10 @@ class LoopLag:
         finally:
             self._over.set()
             watcher.join()
-            if self._schedstat >= 0:
-                os.close(self._schedstat)
-                self._schedstat = -1
+            for descriptor in (self._schedstat, self._processors):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._schedstat = self._processors = -1
 
     def begin(self) -> None:
         """What was before does not count: a process that starts serves nobody yet."""
@@ -153,7 +159,8 @@ class LoopLag:
         ran, waited = (max(0, after - before) / 1e9 for after, before in zip(self._scheduled(), self._before, strict=True))
         late = [(self._looked, now)] if now - self._due > LATE_SECS else []
         unseen = sum(max(0.0, min(to, now) - max(since, self.began)) for since, to in (*self._prevented, *late))
-        return min(now - self.began, max(waited, unseen - ran))
+        stolen = max((after - before for after, before in zip(self._stolen(), self._stolen_before, strict=False)), default=0) / _TICKS
+        return min(now - self.began, max(waited + stolen, unseen - ran))
 
     def _scheduled(self) -> tuple[int, int]:
         """How long the loop's thread has run, and how long it could run and did not; nanoseconds."""
@@ -164,6 +171,16 @@ class LoopLag:
             return int(ran), int(waited)
         except (OSError, ValueError):
             return 0, 0
+
+    def _stolen(self) -> list[int]:
+        """How long each processor was another machine's though this one had work for it; ticks."""
+        if self._processors < 0:
+            return []
+        try:
+            lines = os.pread(self._processors, 16384, 0).split(b"\n")
+            return [int(line.split()[8]) for line in lines if line.startswith(b"cpu") and line[3:4] != b" "]
+        except (OSError, ValueError, IndexError):
+            return []
 
     # ---- the thread that looks
 
@@ -178,7 +195,7 @@ class LoopLag:
                 if self._sample[0] != began:
                     self._sample = began, _stack(sys._current_frames().get(self._thread))
             else:
-                self._before = self._scheduled()
+                self._before, self._stolen_before = self._scheduled(), self._stolen()
             if now - minute > LINES_EVERY_SECS:
                 lines, minute = 0, now
             lines += self._say_held(LINES - lines)
@@ -230,10 +247,10 @@ def _stack(frame: FrameType | None) -> str:
     return " < ".join(places)
 
 
-def _schedstat(thread: int) -> int:
-    """A descriptor of what the kernel counts of this thread; -1 where it does not."""
+def _opened(path: str) -> int:
+    """A descriptor of what the kernel counts; -1 where it does not."""
     try:
-        return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
 

@@ -193,7 +193,7 @@ def test_another_process_with_the_same_pid_is_neither_taken_for_the_job_nor_sign
     following.kill()
     third = new_keeper()
     assert {e["token"]: e["state"] for e in third.hello["executions"]}[str(mine)] == "running"
-    third.stop(mine, grace=0.1)  # type: ignore[arg-type]
+    third.stop(mine, grace=60)  # type: ignore[arg-type]
     assert stranger.wait(10) == -signal.SIGTERM
 
 

@@ -5,8 +5,12 @@ import os
 import subprocess
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from jobscribe.runtime import lag as lag_module
 from jobscribe.runtime.lag import LoopLag
 
 
@@ -80,6 +84,33 @@ def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
     loop, _ = lived(stopped())
     assert loop["secs"] > 1
     assert loop["worst"]["secs"] < 0.5, loop
+
+
+@pytest.mark.parametrize(("stolen", "own"), [((0.0, 0.3), (0.05, 0.35)), ((0.2, 0.2), (0.15, 0.38)), ((0.0, 0.0), (0.35, 20.0))], ids=str)
+def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
+    stolen: tuple[float, float], own: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the processors."""
+    counted = tmp_path / "stat"
+
+    def count(one: float, other: float) -> None:
+        text = (
+            f"cpu  9 9 9 9 9 9 9 {700 + 100 * (one + other):.0f} 0 0\n"
+            f"cpu0 5 5 5 5 5 5 5 {300 + 100 * one:.0f} 0 0\ncpu1 4 4 4 4 4 4 4 {400 + 100 * other:.0f} 0 0\nintr 4711 0 0 1\n"
+        )
+        with open(counted, "r+b" if counted.exists() else "wb") as f:  # never empty: somebody reads it meanwhile
+            f.write(text.encode())
+
+    async def robbed() -> None:
+        count(*stolen)
+        hold_it()
+
+    count(0, 0)
+    monkeypatch.setattr(lag_module, "_PROCESSORS", str(counted))
+    monkeypatch.setattr(lag_module, "_TICKS", 100)
+    loop, _ = lived(robbed())
+    low, high = own
+    assert low < loop["worst"]["secs"] <= high, loop
 
 
 def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:

@@ -70,6 +70,13 @@ class Stamps:
         stamp = f'echo "{{}} $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}'
         return shell(f"{stamp.format('start')}; {between}; {stamp.format('end')}; exit {code}", **fields)
 
+    def until(self, name: str) -> str:
+        """What a job does between its stamps until `open` is said."""
+        return f"until [ -e {self.folder}/{name}.open ]; do sleep 0.05; done"
+
+    def open(self, name: str) -> None:
+        (self.folder / f"{name}.open").touch()
+
     def of(self, name: str) -> list[list[str]]:
         """[word, token, pid, nanoseconds] of every stamp, as they were written."""
         file = self.folder / name
