@@ -5,6 +5,7 @@ As services they tell systemd what it wants to know, and say by their exit code 
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -81,8 +82,10 @@ def server(port: int | None, ip: str | None, file: str | None, sets: tuple[str, 
     Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
     """
     with _service():
+        gc.disable()
         from ..web.server import main
 
+        gc.enable()
         settings = _loaded(_options({"server.port": port, "server.ip": ip, **assignments(sets)}), file)
         main(settings, _announcer(_notifier()))
 
@@ -113,8 +116,10 @@ def _loaded(options: dict[str, Any], file: str | None) -> "Settings":
 
 
 def _serve(options: dict[str, Any], file: str | None) -> None:
+    gc.disable()  # what is imported stays: nothing is garbage yet
     from ..supervisor.app import main
 
+    gc.enable()
     settings, notifier = _loaded(_options(options), file), _notifier()
     say = _announcer(notifier)
     main(settings, lambda where: say(where["url"], where["root"]), notifier=notifier)
@@ -122,8 +127,10 @@ def _serve(options: dict[str, Any], file: str | None) -> None:
 
 def _both(settings: "Settings", door: "FrontDoor") -> None:
     """The supervisor in this process, the front end in one beside it."""
+    gc.disable()
     from ..supervisor.app import main
 
+    gc.enable()
     notifier = _notifier()
     say = _announcer(notifier)
     failed = False

@@ -1,6 +1,7 @@
 """The supervisor's composition root: everything is made here, handed to what needs it, and given back in reverse order."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import secrets
@@ -102,6 +103,7 @@ async def _serve(settings: Settings, root: Root, announce: Announce, front: str 
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
+        gc.freeze()  # nothing of a start is garbage: to look through all of it again would hold the loop for tens of milliseconds each time
         lag.begin()
         await supervisor.until_told()
 

@@ -8,7 +8,7 @@ import msgspec
 from ..protocol.errors import Refusal
 
 #: The child, as `python -m` knows it.
-MODULE = "jobscribe.web.server"
+MODULE = "jobscribe.web"
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ when its parent does, whatever ended that.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -55,6 +56,7 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
         signal.signal(number, lambda *_: _interrupt())
     url = url_of(s.ip, listening)
     log("server ready at {} root={}", url, settings.root)
+    gc.freeze()
     announce(url, settings.root)
     try:
         server.run()
@@ -104,6 +106,7 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
     proxy = Proxy(unix(path), in_root(settings.root), lambda headers: development_user(app, headers.get("Cookie", "")) is not None, log)
     server = serve(proxy, socket.socket(fileno=start.listen))
     log("front end ready root={}", settings.root)
+    gc.freeze()
     os.write(start.ready, b"1")
     os.close(start.ready)
     await told.wait()
@@ -169,7 +172,3 @@ def _set_title(settings: Settings) -> None:
 
 def _interrupt() -> None:
     raise SystemExit
-
-
-if __name__ == "__main__":
-    child()

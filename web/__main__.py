@@ -1,0 +1,15 @@
+"""`python -m jobscribe.web ROOT`: the front end of `jobscribe up`, as its parent starts it."""
+
+import gc
+
+
+def main() -> None:
+    gc.disable()  # what is imported stays: nothing is garbage yet
+    from .server import child
+
+    gc.enable()
+    child()
+
+
+if __name__ == "__main__":
+    main()
