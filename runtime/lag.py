@@ -45,8 +45,8 @@ class LoopLag:
     def __init__(self, *, idle_secs: float = LOOK_SECS) -> None:
         self.say: Callable[[str], None] = _unsaid
         self._idle_secs = idle_secs
-        #: when the round began that runs now; 0 while the loop waits
-        self.began = 0.0
+        #: when the round began that runs now (0 while the loop waits), and how long its thread had computed then
+        self.began = self.computed = 0.0
         self.rounds = self._rounds_before = 0
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._since = time.monotonic()
@@ -90,7 +90,7 @@ class LoopLag:
         self._rounds_before = self.rounds
         self._since, self._held, self._worst = time.monotonic(), 0, (0.0, 0.0, "")
         if self.began:
-            self.began = self._since
+            self.began, self.computed = self._since, time.thread_time()
 
     def said(self) -> dict[str, Any]:
         """What there is to know, in seconds: the 99.9th percentile of the lag, the longest round with what ran, rounds by length."""
@@ -155,12 +155,13 @@ class LoopLag:
         self._to_say.append(held)
 
     def _lost(self, now: float) -> float:
-        """Seconds of the round that ends now in which we were not let run."""
+        """Seconds of the round that ends now in which we were not let run; what its thread computed is none of them."""
         ran, waited = (max(0, after - before) / 1e9 for after, before in zip(self._scheduled(), self._before, strict=True))
         late = [(self._looked, now)] if now - self._due > LATE_SECS else []
         unseen = sum(max(0.0, min(to, now) - max(since, self.began)) for since, to in (*self._prevented, *late))
         stolen = max((after - before for after, before in zip(self._stolen(), self._stolen_before, strict=False)), default=0) / _TICKS
-        return min(now - self.began, max(waited + stolen, unseen - ran))
+        not_computed = max(0.0, now - self.began - (time.thread_time() - self.computed))
+        return min(not_computed, max(waited + stolen, unseen - ran))
 
     def _scheduled(self) -> tuple[int, int]:
         """How long the loop's thread has run, and how long it could run and did not; nanoseconds."""
@@ -230,6 +231,7 @@ class _Metered(selectors.DefaultSelector):
         lag.began = 0.0
         events = super().select(timeout)
         lag.rounds += 1
+        lag.computed = time.thread_time()
         lag.began = time.monotonic()
         return events
 

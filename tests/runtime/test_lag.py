@@ -31,6 +31,12 @@ def lived(main: Coroutine[Any, Any, None]) -> tuple[dict[str, Any], list[str]]:
     return out, said
 
 
+@pytest.fixture(autouse=True)
+def _nobody_steals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is really taken from this machine meanwhile is not in these figures."""
+    monkeypatch.setattr(lag_module, "_PROCESSORS", os.devnull)
+
+
 def hold_it() -> None:
     time.sleep(0.4)
 
@@ -86,31 +92,51 @@ def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
     assert loop["worst"]["secs"] < 0.5, loop
 
 
-@pytest.mark.parametrize(("stolen", "own"), [((0.0, 0.3), (0.05, 0.35)), ((0.2, 0.2), (0.15, 0.38)), ((0.0, 0.0), (0.35, 20.0))], ids=str)
-def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
-    stolen: tuple[float, float], own: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the processors."""
-    counted = tmp_path / "stat"
+class Processors:
+    """What the kernel would count of two processors that a hypervisor takes away."""
 
-    def count(one: float, other: float) -> None:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.steal(0, 0)
+
+    def steal(self, one: float, other: float) -> None:
+        """So many seconds so far."""
         text = (
             f"cpu  9 9 9 9 9 9 9 {700 + 100 * (one + other):.0f} 0 0\n"
             f"cpu0 5 5 5 5 5 5 5 {300 + 100 * one:.0f} 0 0\ncpu1 4 4 4 4 4 4 4 {400 + 100 * other:.0f} 0 0\nintr 4711 0 0 1\n"
         )
-        with open(counted, "r+b" if counted.exists() else "wb") as f:  # never empty: somebody reads it meanwhile
+        with open(self.file, "r+b" if self.file.exists() else "wb") as f:  # never empty: somebody reads it meanwhile
             f.write(text.encode())
 
+
+@pytest.fixture
+def processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processors:
+    monkeypatch.setattr(lag_module, "_PROCESSORS", str(tmp_path / "stat"))
+    monkeypatch.setattr(lag_module, "_TICKS", 100)
+    return Processors(tmp_path / "stat")
+
+
+@pytest.mark.parametrize(("stolen", "own"), [((0.0, 0.3), (0.05, 0.35)), ((0.2, 0.2), (0.15, 0.38)), ((0.0, 0.0), (0.35, 20.0))], ids=str)
+def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
+    stolen: tuple[float, float], own: tuple[float, float], processors: Processors,
+) -> None:
+    """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the processors."""
     async def robbed() -> None:
-        count(*stolen)
+        processors.steal(*stolen)
         hold_it()
 
-    count(0, 0)
-    monkeypatch.setattr(lag_module, "_PROCESSORS", str(counted))
-    monkeypatch.setattr(lag_module, "_TICKS", 100)
     loop, _ = lived(robbed())
     low, high = own
     assert low < loop["worst"]["secs"] <= high, loop
+
+
+def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(processors: Processors) -> None:
+    async def busy() -> None:
+        processors.steal(0.0, 5.0)
+        await computing()
+
+    loop, _ = lived(busy())
+    assert loop["worst"]["secs"] > 0.35, loop
 
 
 def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:
