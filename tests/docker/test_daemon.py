@@ -12,6 +12,8 @@ from places import share
 from real_site import until
 from yard import AGENT, CODE, LOST_SECS, TASK, Case, Yard, check_next, crowd, ended, killed, yards
 
+from jobscribe.runtime import processes
+
 FROZEN_SECS = share(10, 30)
 
 
@@ -142,9 +144,11 @@ def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one
     done = jobs[TASK, "a"][0]
     over = Case(yard, TASK, uid=done.uid).submit().started()  # it ends before its host goes down, and nobody is told
     first = [host_a.inspect(name)["State"]["Pid"] for name in host_a.containers("jobscribe.deployment", running=True)]
+    own = host_a.inspect(over.container[1])["State"]["Pid"]
     stamps = {case: case.witness.stamps(case.run) for case in others}
     host_a.crash()
-    until(lambda: over.go() or not over.witness.alive(over.run), "it ends")  # type: ignore[func-returns-value]
+    # all of it, not its command alone: what it ended with is written down after that
+    until(lambda: over.go() or (process := processes.find(own)) is None or process.over, "it ends")  # type: ignore[func-returns-value]
     for pid in first:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
