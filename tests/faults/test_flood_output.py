@@ -7,7 +7,7 @@ from places import ROOM, share
 from real_site import Site, jid_of, spec
 
 FLOODERS = 8
-SECS = share(3, 60)
+SECS = share(6, 60)
 CAP = 1 << 20
 
 

@@ -99,7 +99,7 @@ def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
     grown = {n: (rss(p) - memory[n]) / MIB for n, p in pids.items()}
     print(f"{half} lives after {half}: grown {grown} MiB; {after['engine']}")
     assert grown["supervisor"] <= 8 and grown["agent"] <= 4 and grown["keeper"] <= 1
-    assert {n: _descriptors(p) for n, p in pids.items()} == open_before
+    until(lambda: all((_descriptors(p) or 0) <= (open_before[n] or 0) for n, p in pids.items()), f"no more descriptors are open than before: {open_before}")
     for part in ("engine", "desk", "performer", "hub", "live", "unsent", "calls"):
         assert after[part] == before[part] | {"atHand": after[part]["atHand"]} if part == "engine" else after[part] == before[part]
     assert after["process"]["tasks"] <= before["process"]["tasks"]
