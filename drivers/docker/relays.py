@@ -69,13 +69,24 @@ class Relay:
             raise Refusal("agentUnavailable", f"host {self._engine.name}: {there['Name']} is no relay of ours: rename or remove it")
         wanted = self._creation(image, said).config
         if there["Image"] == image and there["Config"]["Cmd"] == wanted["Cmd"] and not endings.never_started(there["State"]):
-            if not endings.running(there["State"]):
-                await self._engine.call("start its relay", lambda c: c.start(there["Id"]))
-                self._log("host {}: its relay stood still and was started again", self._engine.name)
-            return True
-        self._log("host {}: its relay is replaced: it is of another image or for another address", self._engine.name)
+            if endings.running(there["State"]) or await self._started_again(there["Id"]):
+                return True
+        else:
+            self._log("host {}: its relay is replaced: it is of another image or for another address", self._engine.name)
         await remove(self._engine, there["Id"], force=True)
         return False
+
+    async def _started_again(self, id_: str) -> bool:
+        try:
+            await self._engine.call("start its relay", lambda c: c.start(id_))
+        except EngineError as e:
+            if e.code != "refused":
+                raise
+            # after a crash of the daemon, containerd may hold the id of what ran before for taken, until it is another container's
+            self._log("host {}: its relay stood still, cannot be started again and is replaced: {}", self._engine.name, e.sentence)
+            return False
+        self._log("host {}: its relay stood still and was started again", self._engine.name)
+        return True
 
     async def _make(self, image: str, said: Mapping[str, Any]) -> None:
         creation, links = self._creation(image, said), names.links(self._deployment)

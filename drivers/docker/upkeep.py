@@ -140,6 +140,8 @@ class Upkeep:
 
     async def _drop(self, place: Place, token: Token) -> None:
         """Container first: what is not in the ledger any more is nobody's."""
+        if token not in place.kept:
+            return  # somebody else dropped it meanwhile
         _, container = place.kept[token]
         try:
             if container is not None:

@@ -584,6 +584,17 @@ async def test_a_relay_that_is_gone_comes_back_by_itself(house: House, accident:
     await until(lambda: relays(house.fake) == {RELAY: "running"})
 
 
+async def test_a_relay_that_cannot_be_started_again_is_replaced(house: House) -> None:
+    """As after a crash of the daemon, when containerd holds its id for taken."""
+    driver = house.driver()
+    await driver.start(spec())
+    before = house.fake.get(RELAY).id
+    house.fake.trouble(f"POST /containers/{before}/start", "fail", status=500, said="id already in use")
+    house.fake.finish(RELAY)
+    await until(lambda: relays(house.fake) == {RELAY: "running"} and house.fake.get(RELAY).id != before)
+    await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
+
+
 async def test_the_relay_of_another_deployment_is_let_be(house: House) -> None:
     await house.driver().start(spec())
     before = house.fake.get(RELAY).id
