@@ -5,7 +5,7 @@ say how late the loop would have been for something that came at any moment, as 
 for two readings of the clock a round and nothing while the loop has nothing to do.
 
 Time that was not given to us is left out: in which the kernel had the loop's thread wait for a processor (Linux counts it, in
-`schedstat`), which a hypervisor gave to another machine (`steal` in `/proc/stat`: of the processor that lost most), and in which
+`schedstat`), which a hypervisor gave to another machine (`steal` in `/proc/stat`: of the two processors that lost most), and in which
 neither that thread nor the one that looks after it got to run at all (a process that was stopped). Time in which the loop waited for a
 disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs when a round takes long.
 """
@@ -159,7 +159,9 @@ class LoopLag:
         ran, waited = (max(0, after - before) / 1e9 for after, before in zip(self._scheduled(), self._before, strict=True))
         late = [(self._looked, now)] if now - self._due > LATE_SECS else []
         unseen = sum(max(0.0, min(to, now) - max(since, self.began)) for since, to in (*self._prevented, *late))
-        stolen = max((after - before for after, before in zip(self._stolen(), self._stolen_before, strict=False)), default=0) / _TICKS
+        # of two: a thread of ours that has the interpreter may be on another processor than the loop's
+        taken = sorted(after - before for after, before in zip(self._stolen(), self._stolen_before, strict=False))
+        stolen = sum(taken[-2:]) / _TICKS
         not_computed = max(0.0, now - self.began - (time.thread_time() - self.computed))
         return min(not_computed, max(waited + stolen, unseen - ran))
 

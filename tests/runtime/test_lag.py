@@ -93,18 +93,16 @@ def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
 
 
 class Processors:
-    """What the kernel would count of two processors that a hypervisor takes away."""
+    """What the kernel would count of three processors that a hypervisor takes away."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.steal(0, 0)
+        self.steal(0, 0, 0)
 
-    def steal(self, one: float, other: float) -> None:
-        """So many seconds so far."""
-        text = (
-            f"cpu  9 9 9 9 9 9 9 {700 + 100 * (one + other):.0f} 0 0\n"
-            f"cpu0 5 5 5 5 5 5 5 {300 + 100 * one:.0f} 0 0\ncpu1 4 4 4 4 4 4 4 {400 + 100 * other:.0f} 0 0\nintr 4711 0 0 1\n"
-        )
+    def steal(self, *secs: float) -> None:
+        """So many seconds of each so far."""
+        each = "".join(f"cpu{n} 5 5 5 5 5 5 5 {300 + 100 * s:.0f} 0 0\n" for n, s in enumerate(secs))
+        text = f"cpu  9 9 9 9 9 9 9 {900 + 100 * sum(secs):04.0f} 0 0\n{each}intr 4711 0 0 1\n"
         with open(self.file, "r+b" if self.file.exists() else "wb") as f:  # never empty: somebody reads it meanwhile
             f.write(text.encode())
 
@@ -116,9 +114,9 @@ def processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processors:
     return Processors(tmp_path / "stat")
 
 
-@pytest.mark.parametrize(("stolen", "own"), [((0.0, 0.3), (0.05, 0.35)), ((0.2, 0.2), (0.15, 0.38)), ((0.0, 0.0), (0.35, 20.0))], ids=str)
+@pytest.mark.parametrize(("stolen", "own"), [((0.0, 0.0, 0.3), (0.05, 0.35)), ((0.1, 0.1, 0.1), (0.15, 0.28)), ((0.0, 0.0, 0.0), (0.35, 20.0))], ids=str)
 def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
-    stolen: tuple[float, float], own: tuple[float, float], processors: Processors,
+    stolen: tuple[float, ...], own: tuple[float, float], processors: Processors,
 ) -> None:
     """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the processors."""
     async def robbed() -> None:
@@ -132,7 +130,7 @@ def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
 
 def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(processors: Processors) -> None:
     async def busy() -> None:
-        processors.steal(0.0, 5.0)
+        processors.steal(0.0, 0.0, 5.0)
         await computing()
 
     loop, _ = lived(busy())
