@@ -109,7 +109,9 @@ def probe(host: PoolHost, secs: float) -> EngineError | None:
         with _connected(address, secs) as plain:
             if host.tls is None or address.path:
                 return None
-            with _context(host).wrap_socket(plain, server_hostname=address.ip) as wrapped:
+            context = _context(host)
+            plain.getpeername()  # of a connection that was reset meanwhile the ssl module leaves a socket open that nobody can close
+            with context.wrap_socket(plain, server_hostname=address.ip) as wrapped:
                 # With TLS 1.3 the refusal of our certificate comes after the handshake. Nothing is sent: it could get lost behind a reset.
                 wrapped.settimeout(min(secs, 0.7))
                 try:
