@@ -82,10 +82,9 @@ def server(port: int | None, ip: str | None, file: str | None, sets: tuple[str, 
     Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
     """
     with _service():
-        gc.disable()
-        from ..web.server import main
+        with _uncollected():
+            from ..web.server import main
 
-        gc.enable()
         settings = _loaded(_options({"server.port": port, "server.ip": ip, **assignments(sets)}), file)
         main(settings, _announcer(_notifier()))
 
@@ -116,10 +115,9 @@ def _loaded(options: dict[str, Any], file: str | None) -> "Settings":
 
 
 def _serve(options: dict[str, Any], file: str | None) -> None:
-    gc.disable()  # what is imported stays: nothing is garbage yet
-    from ..supervisor.app import main
+    with _uncollected():
+        from ..supervisor.app import main
 
-    gc.enable()
     settings, notifier = _loaded(_options(options), file), _notifier()
     say = _announcer(notifier)
     main(settings, lambda where: say(where["url"], where["root"]), notifier=notifier)
@@ -127,10 +125,9 @@ def _serve(options: dict[str, Any], file: str | None) -> None:
 
 def _both(settings: "Settings", door: "FrontDoor") -> None:
     """The supervisor in this process, the front end in one beside it."""
-    gc.disable()
-    from ..supervisor.app import main
+    with _uncollected():
+        from ..supervisor.app import main
 
-    gc.enable()
     notifier = _notifier()
     say = _announcer(notifier)
     failed = False
@@ -146,6 +143,16 @@ def _both(settings: "Settings", door: "FrontDoor") -> None:
         door.stop()
     if failed:
         raise Refusal("internal", "the front end did not start; the lines above say why ('jobscribe up --no-web' starts without it)")
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """While modules are imported: what they make stays, and looking for garbage in it costs a part of each start (RESULTS.md)."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 A round is what the loop does between two looks at its sockets; whatever comes meanwhile waits for its end. So the rounds' lengths
 say how late the loop would have been for something that came at any moment, as a probe that asks without a pause would find it,
-for two readings of the clock a round and nothing while the loop has nothing to do.
+for three readings of clocks a round and nothing while the loop has nothing to do.
 
 Time that was not given to us is left out: in which the kernel had the loop's thread wait for a processor (Linux counts it, in
 `schedstat`), which a hypervisor gave to another machine (`steal` in `/proc/stat`: of the two processors that lost most), and in which
