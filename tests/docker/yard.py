@@ -98,7 +98,7 @@ class Yard:
             self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
         check_books(self.site)
         said = [w.check(killed=frozenset(self.killed)) for w in self._witnesses.values()]
-        assert check_lag(self.site) == [], "the loop was held"
+        assert not (late := check_lag(self.site)), late
         return f"{len(said)} users: " + "; ".join(said[:3])
 
 
