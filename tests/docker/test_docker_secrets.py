@@ -7,11 +7,9 @@ answered to who asks why (explanations, traces, bundles, logs of agents, metrics
 
 import base64
 import contextlib
-import hashlib
 import io
 import json
 import os
-import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 from hosts import BASE, Host, Sites
+from memory import tokens_in
 from real_site import Site, jid_of, shell, spec, texts_below, until
 from test_notifications import HEADER, SECRET, Receiver, targets
 
@@ -104,27 +103,10 @@ def _secrets(site: Site, host: Host) -> dict[str, bytes]:
     out |= {"webhook's secret": SECRET, "webhook's header": HEADER}
     key = str(AgentKey("docker", "sequential", UID, "a"))
     out["agentId"] = derived_id(key.encode(), key=out["agents"].encode())
-    out["token"] = _token(site, _agent(host, f"srj-s-{UID}"))
+    (out["token"],) = tokens_in(site, _agent(host, f"srj-s-{UID}"))
     out["password"], out["password in base64"] = PASSWORD, base64.b64encode(PASSWORD.encode())[:-4].decode()
     out["client's key"] = (host.tls / "key.pem").read_text().splitlines()[2]
     return {name: secret.encode() for name, secret in out.items()}
-
-
-def _token(site: Site, pid: int) -> str:
-    """It is kept nowhere, but its digest is in the log, so it is known when seen in the agent's memory."""
-    from books import events
-
-    digests = {e["event"]["tokenHash"] for e in events(site.root) if e["type"] == "AgentStartRequested"}
-    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        for line in maps:
-            span, mode = line.split()[:2]
-            begin, end = (int(x, 16) for x in span.split("-"))
-            if mode.startswith("rw") and end - begin < 1 << 28:
-                memory.seek(begin)
-                for word in re.findall(rb"(?<![A-Za-z0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])", memory.read(end - begin) or b""):
-                    if hashlib.sha256(word).hexdigest() in digests:
-                        return word.decode()
-    pytest.fail("the token was not found in the agent's memory: this test would not see it elsewhere")
 
 
 def _texts(site: Site, host: Host) -> dict[str, bytes]:

@@ -19,6 +19,7 @@ from ground import environment
 from hpc import Sshd, Users
 from jobscribe.protocol.ids import AgentKey, derived_id
 from jobscribe.runtime import processes
+from memory import tokens_in
 from real_site import jid_of, texts_below, until
 from scripts import free_ports
 from signed import ALICE, BOB, SECS, WHO, Stand, all_at_once, stand
@@ -27,7 +28,6 @@ from slurm_yard import Slurm, sites
 sys.path.append(str(Path(__file__).resolve().parent.parent / "system"))
 sys.path.append(str(Path(__file__).resolve().parent.parent / "docker"))
 
-from test_docker_secrets import _token as token_of
 from test_tls import Authority, settings
 
 pytestmark = pytest.mark.timeout(600)
@@ -130,7 +130,7 @@ def _secrets(at: Stand, codes: list[str]) -> dict[str, bytes]:
     for uid, cluster in ((ALICE, "link"), (BOB, "tls")):
         key = str(AgentKey("sbatch", "parallel", uid, cluster))
         out[f"agentId of {uid}"] = derived_id(key.encode(), key=out["agents"].encode())
-        out[f"token of {uid}"] = token_of(site, at.agent(uid, cluster))
+        out |= {f"token {n} of {uid}": token for n, token in enumerate(tokens_in(site, at.agent(uid, cluster)))}
     out |= {"client's token": site.token, "password": at.users.password, "wrong password": WRONG, "typed as a name": LOST}
     out |= {f"code {n}": code for n, code in enumerate(codes)}
     out["user's key"] = at.users.key.read_text().splitlines()[3]

@@ -1,10 +1,8 @@
 """After a full run - good ends, bad ends, refusals, restarts - no secret of it stands anywhere but where it belongs."""
 
-import hashlib
 import http.server
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from books import check_books, events
+from books import check_books
+from memory import tokens_in
 from real_site import PYTHON_PATH, UID, Site, jid_of, req_id, shell, spec, texts_below, until
 
 from jobscribe.protocol.ids import derived_id, parse_agent_key
@@ -163,35 +162,8 @@ def _secrets(site: Site) -> dict[str, str]:
     out = {name: (site.root / "secret" / name).read_text().strip() for name in ("server", "agents", "metrics")}
     out["environment"], out["password"] = "canaryOfTheEnvironment", "canaryOfAPassword"
     out["signing"], out["header"] = SIGNING, HEADER
-    out |= {f"token {n}": t for n, t in enumerate(_tokens(site))}
+    out |= {f"token {n}": t for n, t in enumerate(tokens_in(site, site.agent_pid()))}
     out["agentId"] = derived_id(str(site.agent_key()).encode(), key=out["agents"].encode())
-    return out
-
-
-def _tokens(site: Site) -> list[str]:
-    """The agents' tokens: not kept anywhere, but their digests are in the log, so they are known when seen in the agent's memory."""
-    digests = {e["event"]["tokenHash"] for e in events(site.root) if e["type"] == "AgentStartRequested"}
-    found = {text for text in _words(site.agent_pid()) if hashlib.sha256(text.encode()).hexdigest() in digests}
-    if not found:
-        pytest.fail("no token was found in the agent's memory: this test would not see one elsewhere")
-    return sorted(found)
-
-
-def _words(pid: int) -> set[str]:
-    """Everything in a process's memory that has the shape of a token. Only root can look into a process that hides itself."""
-    out: set[str] = set()
-    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        for line in maps:
-            span, mode = line.split()[:2]
-            begin, end = (int(x, 16) for x in span.split("-"))
-            if not mode.startswith("rw") or end - begin > 1 << 28:
-                continue
-            try:
-                memory.seek(begin)
-                content = memory.read(end - begin)
-            except OSError:
-                continue
-            out.update(m.decode() for m in re.findall(rb"(?<![A-Za-z0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])", content or b""))
     return out
 
 
