@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from machine_floor import floor
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
@@ -151,6 +152,7 @@ class Site:
     def start(self) -> "Site":
         """Returns when it says that it is ready."""
         assert self.process is None
+        floor()
         self.process = self.launch()
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
