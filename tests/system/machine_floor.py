@@ -1,4 +1,4 @@
-"""What the machine itself costs one who has nothing to do: a process that asks for the processor a hundred times a second, and how late it got it.
+"""What the machine itself costs one who has nothing to do: a process that asks for the processor thirty times a second, and how late it got it.
 
 A machine that is shared gives nobody what it does not have: it stands still, or one processor waits for another that somebody else
 has. Whoever is measured beside it is measured against this floor, in the same run. It sleeps, hands over to a thread and back, and
@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-PAUSE_SECS, TOLD_SECS = 0.01, 0.005
+PAUSE_SECS, TOLD_SECS = 0.03, 0.005
 
 
 class Floor:
