@@ -63,8 +63,7 @@ def yard(house: Yard) -> Iterator[Yard]:
 
 def why(site: Site, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer as JSON, and what the command prints of it, which a reader must understand."""
-    answer: dict[str, Any] = site.post("job-why", uid=run["uid"], computeJid=jid_of(run))
-    text = typed(site, "job", "why", jid_of(run))
+    answer, text = readable.settled(lambda: site.post("job-why", uid=run["uid"], computeJid=jid_of(run)), lambda: typed(site, "job", "why", jid_of(run)))
     readable.check(answer, text)
     check_plain(text)
     assert CANARY not in text
@@ -179,7 +178,7 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(yard: Yard, registry:
     wrong.append(explained(site, dies.run, ("killed", "unknown"), (UNSENT, OF_JOB)))
     stays.go()
     assert {site.wait(case.run, LOST_SECS)["exit"]["code"] for case in (stays, waits)} == {CODE, 0}
-    assert [w for w in wrong if w] == []
+    assert not any(wrong), "\n".join(w for w in wrong if w)
 
 
 def test_what_is_not_to_be_had_is_refused_or_waited_for(yard: Yard) -> None:

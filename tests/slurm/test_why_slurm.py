@@ -58,14 +58,18 @@ def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Fu
 
 def read(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = "") -> None:
     """This is why, so sure; the text as it is typed has these words, and tells a reader what to try, this among it."""
-    typed = types(stage, "job", "why", "--uid", ALICE, jid_of(dict(run)))
-    text, complaint = typed.communicate(timeout=SECS)
-    assert (typed.returncode, complaint) == (0, ""), (text, complaint)
-    answer = stage.why(run)
+    answer, text = readable.settled(lambda: stage.why(run), lambda: _typed(stage, run))
     assert (answer["cause"], answer["confidence"]) == (cause, confidence), text
     readable.check(answer, text)
     assert [w for w in words if w not in text] == [], text
     assert tries in "\n".join(answer["try"]), text
+
+
+def _typed(stage: Stage, run: Mapping[str, Any]) -> str:
+    typed = types(stage, "job", "why", "--uid", ALICE, jid_of(dict(run)))
+    text, complaint = typed.communicate(timeout=SECS)
+    assert (typed.returncode, complaint) == (0, ""), (text, complaint)
+    return text
 
 
 def ended(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = "") -> None:

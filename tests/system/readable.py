@@ -1,14 +1,28 @@
 """What a reader must find in an answer of `job why`: that the text alone says what happened, how sure that is, and what to do next."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from jobscribe.protocol.causes import CAUSES
 
 #: Words of the program, not of its users.
 _INTERNAL = re.compile(r"Traceback|object at 0x|None\b|UNSET|ExitInfo|Refusal|\bNotImplemented|\{\}|\{[a-z_]+\}|<[A-Z][a-z]+\(")
+#: What the text has of the JSON.
+_PARTS = ("state", "cause", "confidence", "reason", "sentence", "evidence", "not", "try", "logs")
 #: What somebody can do begins so, or is a command to type.
 _DEED = re.compile(r"^(jobscribe|docker|scontrol|sacct|journalctl|kubectl|etc/engines|sed|less)\b|^'?[A-Za-z]+\b")
+
+
+def settled(ask: Callable[[], dict[str, Any]], print_: Callable[[], str]) -> tuple[dict[str, Any], str]:
+    """An answer, and what the command prints of the same: nothing has changed from before that until after it."""
+    after = ask()
+    for _ in range(20):
+        before, text = after, print_()
+        after = ask()
+        if all(before[part] == after[part] for part in _PARTS):
+            return after, text
+    raise AssertionError(f"it goes on changing: {before}, {after}")
 
 
 def check(answer: dict[str, Any], text: str) -> None:

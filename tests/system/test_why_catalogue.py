@@ -322,7 +322,7 @@ def test_ends_that_others_bring(site: Site) -> None:
     for run in (down, gone):
         site.wait(run, SECS)
     check(site, "shutdown", Case("shutdown", "certain", down, ("ended from outside",)))
-    answer, text = answered(site, gone), printed(site, gone)
+    answer, text = readable.settled(lambda: answered(site, gone), lambda: printed(site, gone))
     assert answer["cause"] in ("lost", "killed") and answer["confidence"] != "certain", text
     readable.check(answer, text)
 
