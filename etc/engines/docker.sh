@@ -357,7 +357,7 @@ down() {
 }
 
 down_one() {
-    local host=$1 containers
+    local host=$1 containers shim
     [[ -d $DIR/$host/data ]] || return 0
     well "$host"  # a dead daemon's containers may live: only it can end them
     containers=$(docker_of "$host" ps -aq)
@@ -365,6 +365,10 @@ down_one() {
     [[ -z $containers ]] || docker_of "$host" rm -f $containers >/dev/null
     docker_of "$host" network prune -f >/dev/null
     stop "$host"
+    for shim in $(pgrep -f "containerd-shim.* -address $DIR/$host/run/" || true); do  # of a start that a crash cut in two: no daemon knows of it
+        # shellcheck disable=SC2046
+        kill -KILL $(pgrep -P "$shim" || true) "$shim" 2>/dev/null || true
+    done
     ip link delete "$(bridge_of "$host")" 2>/dev/null || true
 }
 

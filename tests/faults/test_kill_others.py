@@ -24,7 +24,7 @@ CODE = 5
 #: What nobody can know any more is said so long after it was lost (seconds).
 LOST_SECS = 10
 COMBINATIONS = share(4, 100)
-TRIES_FOR_A_PID = 400
+PID_SECS = 30.0
 
 APP = '''
 import os, time
@@ -267,17 +267,12 @@ def test_a_pid_that_is_another_process_by_now(site: Site, witness: Witness) -> N
             site.kill(pid)
         for pid in (keeper, *members):
             bury(pid)
-    strangers = [_stranger(pid) for pid in (main, keeper)]
-    try:
+    with _stranger(main) as first, _stranger(keeper) as second:
         site.start()
         said = site.wait(case.run, LOST_SECS * ROOM)
         assert (said["state"], said["reason"]) == ("error", "lost")
         case.check_slots()
-        assert [s.poll() for s in strangers] == [None, None]
-    finally:
-        for stranger in strangers:
-            stranger.kill()
-            assert stranger.wait() == -signal.SIGKILL
+        assert [s.poll() for s in (first, second)] == [None, None]
 
 
 @contextlib.contextmanager
@@ -294,16 +289,30 @@ def _undertaker() -> Iterator[Callable[[int], None]]:
         ctypes.CDLL(None).prctl(36, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def _stranger(pid: int) -> "subprocess.Popen[bytes]":
+@contextlib.contextmanager
+def _stranger(pid: int) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that has exactly this pid, in a session of its own."""
-    for _ in range(TRIES_FOR_A_PID):
+    stranger = _with_pid(pid)
+    try:
+        yield stranger
+    finally:
+        stranger.kill()
+        assert stranger.wait() == -signal.SIGKILL
+
+
+def _with_pid(pid: int) -> "subprocess.Popen[bytes]":
+    deadline = time.monotonic() + PID_SECS
+    while time.monotonic() < deadline:
+        if Path(f"/proc/{pid}").exists():  # somebody else has been quicker: a process, or a thread of one
+            time.sleep(0.05)
+            continue
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
         stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
         if stranger.pid == pid:
             return stranger
         stranger.kill()
         stranger.wait()
-    pytest.fail(f"pid {pid} was not to be had in {TRIES_FOR_A_PID} tries: this machine starts too many processes")
+    pytest.fail(f"pid {pid} was not to be had in {PID_SECS} s: this machine starts too many processes, or one that stays has it")
 
 
 # ---- together

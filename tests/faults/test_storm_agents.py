@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import goodbyes
 import pytest
 from link.known_agents import alive_of, tell_of_agents, token_of
 from link.stamped import ROOM, SOAK, Stamps, sites, told
@@ -53,12 +54,13 @@ class Crowd:
         self._loop.run_until_complete(self._live())
 
     async def _live(self) -> None:
+        before = goodbyes.watched(self._loop)
         tasks = [self._loop.create_task(self._agent(key).run()) for key in KEYS]
         await self._over.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.2)  # sockets say goodbye
+        await goodbyes.said(before)
 
     def _agent(self, key: AgentKey) -> Link:
         def up() -> None:

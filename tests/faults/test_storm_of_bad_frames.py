@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import goodbyes
 import msgpack
 import pytest
 import tornado.httpclient
@@ -120,7 +121,7 @@ class Mad:
 
 async def flood(site: Site, mad: Mad, frames: int) -> Counter[str]:
     """Send so many, with as many connections as that takes."""
-    sent, connections = Counter[str](), 0
+    sent, connections, before = Counter[str](), 0, goodbyes.watched(asyncio.get_running_loop())
     url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     while sum(sent.values()) < frames:
         request = tornado.httpclient.HTTPRequest(url, headers={"Authorization": "Bearer " + token_of(KEY), "X-Jobscribe-Agent": str(KEY)})
@@ -138,7 +139,7 @@ async def flood(site: Site, mad: Mad, frames: int) -> Counter[str]:
             pass
         finally:
             socket.close()
-    await asyncio.sleep(0.2)  # the last one says goodbye
+    await goodbyes.said(before)
     sent["connections"] = connections
     return sent
 
