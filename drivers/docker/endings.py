@@ -61,13 +61,8 @@ def signal_of(state: State) -> int | None:
 
 
 def _there(state: State | None) -> State | None:
-    """One that is being removed is as good as gone: how far its engine has come with that decides nothing.
-
-    It is called dead after that has begun, and stays so where it fails: then there is an error.
-    """
-    if state is None or state.get("Status") == "removing":
-        return None
-    return None if state.get("Status") == "dead" and not state.get("Error") else state
+    """One that is being removed is as good as gone: how far its engine has come with that decides nothing."""
+    return None if state is not None and state.get("Status") == "removing" else state
 
 
 def of_task(state: State | None, *, ooms: int = 0, written: Written | None = None, stop_reason: str | None = None) -> ExitInfo:

@@ -60,7 +60,6 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
     ("removed from outside", None, 0, None, None, ("lost", None, None, None, "its container was removed from outside")),
     ("removed from outside when memory ran out", None, 1, None, None, ("lost", None, None, True, "its container was removed from outside")),
     ("being removed", state(137, status="removing", Dead=True), 0, None, None, ("lost", None, None, None, "its container was removed from outside")),
-    ("being removed, which takes long", state(137, status="dead"), 0, None, None, ("lost", None, None, None, "its container was removed from outside")),
     ("removed from outside when it was over", None, 0, Written(code=7), None, ("script", 7, None, None, None)),
 ]
 
@@ -141,8 +140,6 @@ AGENTS: list[tuple[dict[str, Any] | None, dict[str, Any], str]] = [
     (None, {"ooms": 1}, f"its container was removed from outside; {OUT_OF_MEMORY}"),
     (None, {"stopped": True}, "its container was stopped and removed"),
     (state(137, status="removing", Dead=True), {}, "its container was removed from outside"),
-    (state(137, status="dead"), {}, "its container was removed from outside"),
-    (state(137, status="dead"), {"stopped": True}, "its container was stopped and removed"),
     (state(137, status="removing", oom=True), {}, f"its container was removed from outside; {OUT_OF_MEMORY}"),
 ]
 

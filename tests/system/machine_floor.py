@@ -1,8 +1,8 @@
 """What the machine itself costs one who has nothing to do: a process that asks for the processor thirty times a second, and how late it got it.
 
 A machine that is shared gives nobody what it does not have: it stands still, or one processor waits for another that somebody else
-has. Whoever is measured beside it is measured against this floor, in the same run. It sleeps, hands over to a thread and back, and
-gives memory back, which the other processors have to hear of: what any process does that serves somebody.
+has. Whoever was late is told beside this how late the idle one was. It sleeps, hands over to a thread and back, and gives memory
+back, which the other processors have to hear of: what any process does that serves somebody.
 """
 
 import atexit

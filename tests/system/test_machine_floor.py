@@ -1,4 +1,4 @@
-"""What a loop is measured against is late itself when the machine stands still, and only then."""
+"""The idle process that is told of beside a late loop is late itself when the machine stands still, and only then."""
 
 import os
 import signal
