@@ -45,7 +45,8 @@ EXTRAS = {
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
         "asyncssh>=2.24", "bcrypt>=4", "docker>=7.1", "hypothesis>=6.150", "numpy>=2", "playwright>=1.50", "pytest>=8.3",
-        "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "requests>=2.32", "schemathesis>=4", "setuptools>=77",
+        "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "pytest-rerunfailures>=16.5",
+        "pytest-xdist>=3.6", "requests>=2.32", "schemathesis>=4", "setuptools>=77",
     ],
     "check": ["import-linter>=2.3", "mypy>=1.15", "ruff>=0.9", "types-aiofiles>=24.1", "types-psutil>=6.1", "types-waitress>=3"],
     "bench": ["hyperqueue>=0.21"],

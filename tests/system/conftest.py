@@ -49,8 +49,8 @@ def module_site() -> Iterator[Site]:
         late = check_lag(site)
     finally:
         left = site.end()
-    assert left == {}, "processes outlived their keeper"
-    assert late == [], "a loop was held"
+    assert left == {}, f"processes outlived their keeper: {left}"
+    assert late == [], "a loop was held: " + "\n".join(late)
 
 
 @pytest.fixture

@@ -388,5 +388,6 @@ def ended(late: Callable[[Site], list[str]] = lambda _: []) -> Iterator[list[Sit
     finally:
         for site in sites:
             left.update(site.end())
-    assert left == {}, "processes outlived their keeper"
-    assert said == [], "a loop was held"
+    # texts of their own: assertions of a module that tests share are not taken apart
+    assert left == {}, f"processes outlived their keeper: {left}"
+    assert said == [], "a loop was held: " + "\n".join(said)

@@ -37,7 +37,7 @@ def sites() -> Iterator[Callable[..., Site]]:
         yield make
     finally:
         left = [site.end() for site in made]
-    assert left == [{}] * len(made), "processes outlived their keeper"
+    assert left == [{}] * len(made), f"processes outlived their keeper: {left}"
 
 
 @contextmanager
