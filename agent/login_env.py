@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 from ..runtime.filesystems import write_atomically
 
-#: A profile may take this long (seconds), and its environment may be this large (bytes).
-TIMEOUT_SECS = 10.0
+#: A profile may take this long (seconds) where nobody says, what it leaves running has so long to end before it is killed, and its
+#: environment may be this large (bytes).
+TIMEOUT_SECS, _LEAVE_SECS = 10.0, 1.0
 _MAX_BYTES = 4 << 20
 #: A profile may depend on more than the files below: the cache is not believed for longer than this (seconds).
 _MAX_AGE_SECS = 3600.0
+_UMASK = "0077"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = ("/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc", "/etc/environment")
@@ -53,7 +55,10 @@ class Account(NamedTuple):
 
 
 class LoginEnvironment:
-    """The environment of this agent's jobs. `known` is None until `find_out` has returned once; `sentence` as in Snapshot."""
+    """The environment of this agent's jobs. `known` is None until `find_out` has returned once; `sentence` as in Snapshot.
+
+    timeout_secs: how long a profile may take; 0: none is run, and the default environment is what is wanted.
+    """
 
     def __init__(self, cache_folder: Path, account: Account | None = None, timeout_secs: float = TIMEOUT_SECS) -> None:
         self._cache = cache_folder / "login-environment.json"
@@ -61,7 +66,7 @@ class LoginEnvironment:
         self._timeout = timeout_secs
         self._finding: asyncio.Task[Snapshot] | None = None
         self.known: dict[str, str] | None = None
-        self.umask = "0077"
+        self.umask = _UMASK
         self.sentence: str | None = None
 
     async def find_out(self) -> None:
@@ -73,6 +78,8 @@ class LoginEnvironment:
         self.known, self.umask, self.sentence = snapshot
 
     def _snapshot(self) -> Snapshot:
+        if not self._timeout:
+            return Snapshot(self._account.clean(), _UMASK, None)
         key = _depends_on(self._account)
         cached = _cached(self._cache, key)
         if cached is not None:
@@ -116,9 +123,7 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     try:
         said = _output(shell, timeout_secs)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # what the profile left in the background
-            os.killpg(shell.pid, signal.SIGKILL)
-        shell.wait()
+        _end(shell)
         assert shell.stdout is not None
         shell.stdout.close()
     if said is None:
@@ -128,6 +133,19 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     if not found or not newline or not entries.endswith(b"\0"):
         return _default(clean, "the login profile ended the shell before it could say its environment")
     return Snapshot(_parsed(entries), umask.decode("ascii", "replace"), None)
+
+
+def _end(shell: subprocess.Popen[bytes]) -> None:
+    """It, and what it left in the background. They are asked first: a profile may hold a lock of its user's, and remove it when it ends."""
+    until = time.monotonic() + _LEAVE_SECS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(shell.pid, signal.SIGTERM)
+        while time.monotonic() < until:
+            shell.poll()
+            os.killpg(shell.pid, 0)
+            time.sleep(0.01)
+        os.killpg(shell.pid, signal.SIGKILL)
+    shell.wait()
 
 
 def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
@@ -168,7 +186,7 @@ def _parsed(entries: bytes) -> dict[str, str]:
 
 
 def _default(clean: dict[str, str], why: str) -> Snapshot:
-    return Snapshot(clean, "0077", f"{why}; jobs start from the default environment")
+    return Snapshot(clean, _UMASK, f"{why}; jobs start from the default environment")
 
 
 def _depends_on(account: Account) -> str:

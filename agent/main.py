@@ -46,7 +46,7 @@ from .evidence import Evidence
 from .keeper_link import KeeperLink
 from .link import Link
 from .log_opening import opened
-from .login_env import LoginEnvironment, this_account
+from .login_env import TIMEOUT_SECS, LoginEnvironment, this_account
 from .paths import Paths
 from .reports import Reports
 from .samples import Samples
@@ -146,7 +146,7 @@ class _Agent:
         self._lag.say = self._log
         self._lag.begin()
         self._evidence = Evidence(folder / "run")
-        login = LoginEnvironment(Path(config["cacheDir"]), this_account(config.get("home")))
+        login = LoginEnvironment(Path(config["cacheDir"]), this_account(config.get("home")), config.get("loginSecs", TIMEOUT_SECS))
         alive = Alive(
             agent_id=config["agentId"], agent_key=self._key, version=VERSION, host=socket.gethostname(), boot_id=processes.boot_id(),
             pid=os.getpid(), keeper_pid=hello["keeperPid"],

@@ -38,16 +38,15 @@ class LocalDriver:
     capabilities = Capabilities(tasks="keeper", same_machine=True)
 
     def __init__(self, root: Path, address_file: Path, *, cpu_slots: Capacity, keeper_settings: dict[str, Any] | None = None,
-                 apps: tuple[str, ...] = (), template_log: Any = None, descriptors: int | None = None) -> None:
-        """apps: those that agents know besides the installed ones, as in the setting `apps.also`.
+                 agent_settings: dict[str, Any] | None = None, template_log: Any = None, descriptors: int | None = None) -> None:
+        """agent_settings, keeper_settings: what these are told besides what this driver knows.
 
         descriptors: the soft limit that agents and jobs start with, where this process has raised its own.
         """
         self._root = root
-        self._apps = apps
         self._address_file = address_file
         self._cpu_slots = cpu_slots
-        self._keeper_settings = keeper_settings or {}
+        self._keeper_settings, self._agent_settings = keeper_settings or {}, agent_settings or {}
         self._template = _Template(root, template_log, descriptors)
 
     async def start(self, spec: AgentSpec) -> Handle:
@@ -63,8 +62,8 @@ class LocalDriver:
         config = {
             **self._keeper_settings, "root": str(self._root), "folder": str(folder), "python": sys.executable,
             "agent": {
-                "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token, "addressFile": str(self._address_file),
-                "cacheDir": str(self._root / "agent"), "apps": list(self._apps),
+                **self._agent_settings, "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token,
+                "addressFile": str(self._address_file), "cacheDir": str(self._root / "agent"),
             },
         }
         said = await self._template.ask({"keeper": config})

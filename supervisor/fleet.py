@@ -73,7 +73,7 @@ class Fleet:
         mine = deployment(key)
         driver = DockerDriver(
             pool, root.path, settings.user_root, deployment=mine, address=lambda: _address(root), log=log, redactor=redactor,
-            spokesman=places, apps=settings.apps.also, keeper_settings=offers.keeper_settings(settings),
+            spokesman=places, agent_settings=offers.agent_settings(settings), keeper_settings=offers.keeper_settings(settings),
         )
         output = settings.output
         tasks = self._containers = DockerTasks(driver, log, head=output.head_bytes, tail=output.tail_bytes)
@@ -88,7 +88,8 @@ class Fleet:
     ) -> SbatchDriver:
         return SbatchDriver(
             clusters, root.path, settings.user_root, deployment=deployment(key), address=lambda: _address(root), log=log, redactor=redactor,
-            apps=settings.apps.also, keeper_settings=offers.keeper_settings(settings), signed_in=lambda agent: self.signed_in(agent),
+            agent_settings=offers.agent_settings(settings), keeper_settings=offers.keeper_settings(settings),
+            signed_in=lambda agent: self.signed_in(agent),
         )
 
     def task_drivers(self, send: Send, entropy: Callable[[int], bytes]) -> dict[str, TaskDriver]:

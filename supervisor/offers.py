@@ -31,7 +31,7 @@ def local_driver(settings: Settings, root: Root, *, descriptors: int) -> LocalDr
     told["log"] |= {"journald": settings.log.journald, "journalStream": os.environ.get("JOURNAL_STREAM")}
     return LocalDriver(
         root.path, root / "agents.json", cpu_slots=Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel),
-        keeper_settings=told, apps=settings.apps.also, descriptors=descriptors,
+        keeper_settings=told, agent_settings=agent_settings(settings), descriptors=descriptors,
     )
 
 
@@ -43,6 +43,11 @@ def keeper_settings(settings: Settings) -> dict[str, Any]:
         "cgroups": {"use": groups.cgroups, "pids": groups.job_pids or 0},
         "log": {"format": settings.log.format},
     }
+
+
+def agent_settings(settings: Settings) -> dict[str, Any]:
+    """What every agent is told, wherever it is."""
+    return {"apps": list(settings.apps.also), "loginSecs": settings.limits.login_profile_secs}
 
 
 def policy(

@@ -36,11 +36,13 @@ class AgentStarts:
 
     def __init__(
         self, engine: HostEngine, images: Images, relay: Relay, pool: Pool, root: Path, user_root: str, *, deployment: str,
-        unix_users: UnixUsers, log_drivers: LogDrivers, remains: Remains, apps: tuple[str, ...], keeper_settings: dict[str, Any], log: Log,
+        unix_users: UnixUsers, log_drivers: LogDrivers, remains: Remains, agent_settings: dict[str, Any],
+        keeper_settings: dict[str, Any], log: Log,
     ) -> None:
         self._engine, self._images, self._relay, self._pool = engine, images, relay, pool
         self._root, self._user_root, self._deployment, self._unix_users = root, user_root, deployment, unix_users
-        self._log_drivers, self._remains, self._apps, self._keeper_settings = log_drivers, remains, apps, keeper_settings
+        self._log_drivers, self._remains = log_drivers, remains
+        self._agent_settings, self._keeper_settings = agent_settings, keeper_settings
         self._log = log
 
     async def start(self, spec: AgentSpec) -> Handle:
@@ -150,8 +152,8 @@ class AgentStarts:
         return {
             **self._keeper_settings, "root": str(self._root), "folder": folder,
             "agent": {
-                "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token, "addressFile": ADDRESS_FILE, "cacheDir": folder,
-                "apps": list(self._apps), "home": self._user_dir(spec.key),
+                **self._agent_settings, "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token,
+                "addressFile": ADDRESS_FILE, "cacheDir": folder, "home": self._user_dir(spec.key),
             },
         }
 

@@ -67,7 +67,8 @@ class DockerDriver:
 
     def __init__(
         self, pool: Pool, root: Path, user_root: str, *, deployment: str, address: Callable[[], Mapping[str, Any]], log: Log,
-        redactor: Redactor, spokesman: Spokesman, apps: tuple[str, ...] = (), keeper_settings: dict[str, Any] | None = None,
+        redactor: Redactor, spokesman: Spokesman, agent_settings: dict[str, Any] | None = None,
+        keeper_settings: dict[str, Any] | None = None,
     ) -> None:
         """address: what the supervisor's agents.json says. Raises Refusal("badConfig")."""
         self.pool, self.root, self.user_root, self.deployment, self.log = pool, root, user_root, deployment, log
@@ -97,7 +98,8 @@ class DockerDriver:
             relay = self.relays[host.name] = Relay(engine, images, pool, deployment, address, self.log_drivers, log)
             self._starts[host.name] = AgentStarts(
                 engine, images, relay, pool, root, user_root, deployment=deployment, unix_users=self.unix_users,
-                log_drivers=self.log_drivers, remains=self.remains, apps=apps, keeper_settings=keeper_settings or {}, log=log,
+                log_drivers=self.log_drivers, remains=self.remains, agent_settings=agent_settings or {},
+                keeper_settings=keeper_settings or {}, log=log,
             )
 
     def listen(self, listener: Listener) -> None:

@@ -45,12 +45,13 @@ class SbatchDriver:
 
     def __init__(
         self, clusters: Clusters, root: Path, user_root: str, *, deployment: str, address: Callable[[], Mapping[str, Any]], log: Log,
-        redactor: Redactor, apps: tuple[str, ...] = (), keeper_settings: dict[str, Any] | None = None,
+        redactor: Redactor, agent_settings: dict[str, Any] | None = None, keeper_settings: dict[str, Any] | None = None,
         signed_in: Callable[[AgentKey], None] = lambda key: None,
     ) -> None:
         """address: what the supervisor's agents.json says. signed_in: called when a user's sign-in at a cluster has succeeded."""
         self._clusters, self._root, self._user_root, self._deployment = clusters, root, user_root, deployment
-        self._read_address, self._log, self._redactor, self._apps, self._signed_in = address, log, redactor, apps, signed_in
+        self._read_address, self._log, self._redactor, self._signed_in = address, log, redactor, signed_in
+        self._agent_settings = agent_settings or {}
         self._keeper_settings = keeper_settings or {}
         self._lease = {"renewSecs": _RENEW_SECS, "leftSecs": _LEFT_SECS} | self._keeper_settings.get("lease", {})
         self._codes = Codes()
@@ -299,7 +300,7 @@ class SbatchDriver:
             self._redactor.add(secret)
         own_file = cluster.access == "account" and cluster.link == "direct"
         agent = {
-            "agentKey": str(key), "agentId": spec.agent_id, "token": spec.token, "apps": list(self._apps), "cacheDir": f"{site.base}/agent",
+            **self._agent_settings, "agentKey": str(key), "agentId": spec.agent_id, "token": spec.token, "cacheDir": f"{site.base}/agent",
             "addressFile": str(self._root / "agents.json") if own_file else f"{folder}/agents.json",
             "batch": {"cluster": msgspec.to_builtins(_for_agents(cluster)), "deployment": self._deployment},
             "paths": [[self._user_root, cluster.user_root or f"{site.base}/user"]],

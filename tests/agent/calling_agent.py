@@ -21,7 +21,7 @@ async def serve() -> None:
     place = Path(sys.argv[1])
     workers.LOAD_SECS = 3600.0
     log = Log("agent", Redactor([]), Direct(Stream(sys.stderr)))
-    pool = Workers(log, LoginEnvironment(place), str(place), place / "calls", ("probe=probe_app:app",), lambda m: None)
+    pool = Workers(log, LoginEnvironment(place, timeout_secs=0), str(place), place / "calls", ("probe=probe_app:app",), lambda m: None)
     for i, (method, args) in enumerate(json.loads(sys.argv[2])):
         pool.call(Call(op_id=f"{i:032d}", job_cmd="stateless_compute", simulation_type="probe", compute_model="m", method=method, lib_dir="/lib",
                        args=args, deadline_secs=3600, reply_limit=1000))

@@ -85,6 +85,30 @@ def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(hom
     until(lambda: not left())
 
 
+@pytest.mark.parametrize("ends", ["hangs", "leaves it in the background"])
+def test_who_is_asked_to_end_may_remove_its_lock(home: Path, account: Account, ends: str) -> None:
+    holder = f"trap 'rm {home}/lock' EXIT; while :; do sleep 0.05; done"
+    _profile(home, f"{{ touch {home}/lock; {holder}; }} >/dev/null {'&' if ends != 'hangs' else ''}\nwhile [ ! -e {home}/lock ]; do sleep 0.01; done\n")
+    said = run_profile(account, timeout_secs=1.0).sentence
+    assert (said is not None) == (ends == "hangs")
+    assert not (home / "lock").exists()
+
+
+def test_who_does_not_end_when_asked_is_killed(home: Path, account: Account) -> None:
+    _profile(home, f"trap '' TERM\necho $$ >{home}/pid\nwhile :; do sleep 0.05; done\n")
+    began = time.monotonic()
+    assert "did not end within" in str(run_profile(account, timeout_secs=1.0).sentence)
+    assert time.monotonic() - began < 10 and not psutil.pid_exists(int((home / "pid").read_text()))
+
+
+async def test_none_is_run_where_none_is_wanted(home: Path, account: Account, tmp_path: Path) -> None:
+    _profile(home, f"touch {home}/run\nexport A=1\n")
+    finder = _finder(tmp_path, account, timeout_secs=0.0)
+    await finder.find_out()
+    assert (finder.known, finder.umask, finder.sentence) == (account.clean(), "0077", None)
+    assert not (home / "run").exists() and not (tmp_path / "login-environment.json").exists()
+
+
 async def test_it_is_found_out_once_however_many_ask(home: Path, account: Account, tmp_path: Path) -> None:
     _profile(home, f"echo x >>{home}/runs\nexport A=1\n")
     finder = _finder(tmp_path, account)

@@ -46,7 +46,7 @@ class Pool:
         self.answers: dict[str, asyncio.Future] = {}
         self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
         log = Log("agent", Redactor([CANARY]), Direct(self.log))
-        login = LoginEnvironment(place)
+        login = LoginEnvironment(place, timeout_secs=0)
         self.workers = Workers(log, login, str(place), place / "calls", ("probe=probe_app:app", "broken=no_such_module:app"), self._reply, **more)
 
     def _reply(self, message: CallReply | OpError) -> None:

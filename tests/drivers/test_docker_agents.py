@@ -53,7 +53,7 @@ class House:
         log = Log("supervisor", Redactor([TOKEN, AGENT_ID]), Direct(self))
         driver = DockerDriver(
             msgspec.structs.replace(self.pool, **more), self.root, str(self.root / "user"), deployment=deployment, address=lambda: self.address,
-            log=log, redactor=log.redactor, spokesman=self, apps=("myapp",),  # type: ignore[arg-type]
+            log=log, redactor=log.redactor, spokesman=self, agent_settings={"apps": ["myapp"]},  # type: ignore[arg-type]
             keeper_settings={"outputCap": {"head": 1, "tail": 2}, "cgroups": {"use": "auto", "pids": 0}},
         )
         self.drivers.append(driver)

@@ -23,7 +23,7 @@ def idle() -> Iterator[Floor]:
 def test_a_standstill_is_in_it_and_what_was_before_is_not(idle: Floor) -> None:
     began = time.monotonic()
     pid = idle._process.pid
-    until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 3, "it measures", 20)
+    until(idle.measures, "it measures", 20)
     os.kill(pid, signal.SIGSTOP)
     until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it stands still", 20)
     time.sleep(0.5)

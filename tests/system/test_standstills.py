@@ -21,7 +21,7 @@ def stand_still():
     "Who is late by this is the idle process, as it would be on a machine that stood still."
     floor = machine_floor.floor()
     pid = floor._process.pid
-    while len(os.listdir(f"/proc/{pid}/task")) < 3:
+    while not floor.measures():
         time.sleep(0.01)
     os.kill(pid, signal.SIGSTOP)
     time.sleep(0.6)
