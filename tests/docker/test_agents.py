@@ -79,7 +79,7 @@ class House:
         self.drivers.append(DockerDriver(
             self.pool, self.root, str(self.root / "user"), deployment=self.deployment, log=log, redactor=log.redactor,
             address=lambda: {"agentsUrl": url, "agentsCa": None, "pingSecs": 20.0, "pingTimeoutSecs": 10.0},
-            spokesman=self, apps=(), keeper_settings={"cgroups": {"use": "auto", "pids": 0}},  # type: ignore[arg-type]
+            spokesman=self, keeper_settings={"cgroups": {"use": "auto", "pids": 0}},  # type: ignore[arg-type]
         ))
         self.drivers[-1].watch()
         return self.drivers[-1]

@@ -32,6 +32,8 @@ def at(_cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.T
     slurm, users = _cluster
     # where agents dial to: they find it again
     port = f"supervisor.agents_port={free_ports(1)}"
+    for name in ("alice", "bob"):
+        (users.home(name) / ".profile").write_text(f"export OF_THE_PROFILE=of-{name}\n")
     folder, authority, far = tmp_path_factory.mktemp("ca"), Authority("of the supervisor"), FarNode(_servers)
     far.start()
     cert, key = authority.issue(folder)
@@ -50,7 +52,7 @@ def at(_cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.T
 def complete(at: Stand, uid: str, cluster: str) -> None:
     """A run that was there before its user: it waits for the sign-in where there is one, and goes on by itself."""
     who, access = at.users[WHO[uid]], "runuser" if cluster == "direct" else "ssh"
-    run = at.run("id -un; pwd; echo data >file.txt; env >&2; exit 0", uid, cluster)
+    run = at.run("id -un; pwd; echo $OF_THE_PROFILE; echo data >file.txt; env >&2; exit 0", uid, cluster)
     if access == "ssh":
         said = at.until(run, lambda s: s["queueState"] == "sign_in", "it waits for its user")
         assert (said["state"], said["known"], said["srException"]["routeName"]) == ("pending", True, "sbatchLogin"), said
@@ -60,7 +62,8 @@ def complete(at: Stand, uid: str, cluster: str) -> None:
         assert at.login(uid, cluster)["loginSuccess"]
     said = at.over(run)
     assert [j.user for j in at.slurm.accounted(job=said["batch"]["jobId"])] == [who]
-    name, run_dir = at.site.output(run).body.decode().split()
+    name, run_dir, of_the_profile = at.site.output(run).body.decode().split()
+    assert of_the_profile == f"of-{WHO[uid]}", "batch jobs start from what a login of their user sets"
     assert name == who and Path(run_dir).is_relative_to(at.base(uid, cluster)) and Path(run_dir).owner() == who
     assert (Path(run_dir) / "file.txt").read_text() == "data\n"
     pid = at.agent(uid, cluster)

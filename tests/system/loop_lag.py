@@ -10,7 +10,7 @@ import re
 import time
 from pathlib import Path
 
-from machine_floor import floor
+from machine_floor import floor, state
 from real_site import Site
 
 BOUND_SECS, ROOM = 0.05, 5
@@ -40,9 +40,15 @@ def check_lag(site: Site) -> list[str]:
         idle = floor().percentile(0.001, time.monotonic() - said["secs"])
         out.append(
             f"p99.9 of the lag is {said['p999']:.3f} s over {said['secs']:.1f} s (of a process that does nothing {idle:.3f} s): {said['worst']}\n"
+            f"rounds {said['roundsUpTo']}; {_faults(site.pid)}; the machine: {state()}\n"
             + "\n".join(held(site)[-10:])
         )
     return out
+
+
+def _faults(pid: int) -> str:
+    """How often its threads waited for a page from the disk."""
+    return f"{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[9]} pages were read in"
 
 
 def _listens(site: Site) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from books import check_books, stories
-from real_site import UID, Site, fresh_nap, jid_of, naps, rss, shell, spec, until
+from real_site import PROFILE, UID, Site, fresh_nap, jid_of, naps, rss, shell, spec, until
 
 #: A promise in seconds is asserted five times over: the machine may be busy.
 ROOM = 5
@@ -187,12 +187,13 @@ def test_the_prefix_goes_in_front_of_the_command(shared: Site) -> None:
     assert shared.output(run).body == b"by a prefix a b it's\n"
 
 
-def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(shared: Site) -> None:
+def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(make_site: Callable[..., Site]) -> None:
+    site = make_site(f"{PROFILE}=60", env={"SYSTEM_CANARY": "sings"}).start()
     run = spec(["/usr/bin/env", "-0"], env={"MY_OPTION": "it's $HOME\n\"two\" lines"})
-    said = shared.finished(run)
-    found = dict(e.split("=", 1) for e in shared.output(run).body.decode().split("\0") if e)
+    said = site.finished(run)
+    found = dict(e.split("=", 1) for e in site.output(run).body.decode().split("\0") if e)
     token = f"{jid_of(run)}/{said['computeJobSerial']}/1/main/0"
-    evidence = shared.root / "agent" / f"local.sequential.{UID}@localhost" / "run" / token.replace("/", "-")
+    evidence = site.root / "agent" / f"local.sequential.{UID}@localhost" / "run" / token.replace("/", "-")
     wanted = _login_profile() | {
         "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "MY_OPTION": "it's $HOME\n\"two\" lines",
         "JOBSCRIBE_TOKEN": token, "JOBSCRIBE_COMPUTE_JID": jid_of(run), "JOBSCRIBE_SERIAL": str(said["computeJobSerial"]),
