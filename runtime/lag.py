@@ -37,7 +37,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class LoopLag:
-    """Of one loop, which `run` makes. Counts from `begin` on; `say` takes sentences for the log, in the thread that looks.
+    """Of one loop, which `run` makes. Counts and says from `begin` on; `say` takes sentences for the log, in the thread that looks.
 
     idle_secs: the longest pause between two looks while the loop has nothing to do.
     """
@@ -50,7 +50,7 @@ class LoopLag:
         self.rounds = self._rounds_before = 0
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._since = time.monotonic()
-        self._held = 0
+        self._held, self._begun = 0, False
         self._worst: tuple[float, float, str] = (0.0, 0.0, "")
         #: the latest long rounds: when they ended, on the monotonic clock, and how long they were
         self._latest: deque[tuple[float, float]] = deque(maxlen=256)
@@ -88,7 +88,7 @@ class LoopLag:
         """What was before does not count: a process that starts serves nobody yet."""
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._rounds_before = self.rounds
-        self._since, self._held, self._worst = time.monotonic(), 0, (0.0, 0.0, "")
+        self._since, self._held, self._worst, self._begun = time.monotonic(), 0, (0.0, 0.0, ""), True
         if self.began:
             self.began, self.computed = self._since, time.thread_time()
 
@@ -138,6 +138,8 @@ class LoopLag:
 
     def long_round(self, now: float) -> None:
         """The round that ends now was long enough to be counted."""
+        if not self._begun:  # a process that starts may wait for its disk
+            return
         whole = now - self.began
         lost = self._lost(now) if whole > HELD_SECS / 2 else 0.0
         own = whole - lost

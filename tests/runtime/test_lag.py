@@ -14,14 +14,16 @@ from jobscribe.runtime import lag as lag_module
 from jobscribe.runtime.lag import LoopLag
 
 
-def lived(main: Coroutine[Any, Any, None]) -> tuple[dict[str, Any], list[str]]:
-    """What is known of the loop in which this ran, and what was said for the log."""
+def lived(main: Coroutine[Any, Any, None], start: Coroutine[Any, Any, None] | None = None) -> tuple[dict[str, Any], list[str]]:
+    """What is known of the loop in which this ran, after its start, and what was said for the log."""
     lag, said = LoopLag(), list[str]()
     lag.say = said.append
     out: dict[str, Any] = {}
 
     async def measured() -> None:
         await asyncio.sleep(0.15)
+        if start is not None:
+            await start
         lag.begin()
         await main
         await asyncio.sleep(0.25)  # the thread that looks says what was held
@@ -51,6 +53,17 @@ def test_a_loop_that_is_held_is_late_and_it_is_known_by_what() -> None:
     assert loop["worst"]["secs"] > 0.2 and "hold_it" in loop["worst"]["what"]
     assert loop["p999"] > 0.2
     assert len(said) == 1 and "hold_it" in said[0]
+
+
+async def held_twice() -> None:
+    hold_it()
+    await asyncio.sleep(0.3)  # the thread that looks comes by
+    hold_it()
+
+
+def test_what_held_it_before_it_served_anybody_is_neither_counted_nor_said() -> None:
+    loop, said = lived(asyncio.sleep(0), held_twice())
+    assert (loop["held"], loop["worst"]["secs"], loop["p999"] <= 0.05, said) == (0, 0.0, True, [])
 
 
 def test_a_loop_that_waits_is_not_held() -> None:
@@ -140,6 +153,7 @@ def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(processo
 def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:
     """Ten rounds of 0.1 s in ten seconds: one moment in a thousand waits over 90 ms, however many short rounds there were."""
     lag = LoopLag()
+    lag.begin()
     now = time.monotonic()
     for _ in range(10):
         lag.began = now - 0.1

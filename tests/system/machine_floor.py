@@ -22,7 +22,7 @@ PAUSE_SECS, TOLD_SECS, WRITE_EVERY_SECS = 0.03, 0.005, 1.0
 #: The machine stood still: so long an idle process waited at once for a processor (five times the bound of a loop's lag) or for the disk,
 #: so much of a time in all, or so much of the processors was another machine's. In a whole run on a machine of one's own none of 2,100 tests with
 #: real processes has such evidence.
-STOOD_SECS, DISK_SECS, PART = 0.25, 1.0, 0.2
+STOOD_SECS, DISK_SECS, PART = 0.25, 0.5, 0.2
 
 
 class Moment(NamedTuple):
