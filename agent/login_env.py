@@ -116,7 +116,8 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     try:
         shell = subprocess.Popen(
             [shell_path(), "-l", "-c", command], env=clean, cwd=account.home if os.path.isdir(account.home) else "/",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, restore_signals=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, restore_signals=True,
+            process_group=0,  # and the agent's session: by that the keeper knows whose it was, should the agent be gone before it
         )
     except OSError as error:
         return _default(clean, f"no login shell can be started: {error.strerror}")

@@ -22,6 +22,7 @@ from .watching import take_fence
 NEVER_TO_START = "stopped before it started"
 FORGOTTEN = "neither Slurm's controller nor its accounting knows the job any more, and its script did not write down how it ended"
 NEVER_BEGAN = "Slurm says that it ended with exit code {}, but what it was to run never began on its node; its batch.log may say why"
+NOT_BEGUN = "its batch script had not begun there: the node was gone before, or a login of its user takes longer there than Slurm waits"
 IN_ITS_PLACE = "its set-up on the node took the place of the shell ('exec', or an end of its own), and the command was not run"
 NOT_FROM_HERE = "the kernel log of its node cannot be seen from here"
 _MEMORY = re.compile(rb"(?m)^#SBATCH --mem=([0-9]{1,12})M$")
@@ -85,6 +86,8 @@ def _told(job: BatchJob, task: Task) -> dict[str, object]:
     if never_began and slurm.code is not None:
         return {"source": "start", "detail": NEVER_BEGAN.format(slurm.code)}
     out: dict[str, object] = {k: v for k, v in msgspec.to_builtins(slurm).items() if k != "batch" and v is not None}
+    if never_began and state_of(job, task).state == "NODE_FAIL":  # with --export=NONE the node lets the user log in first
+        out["detail"] = f"{slurm.detail}; {NOT_BEGUN}"
     return out if began is None else {**out, "startedAt": began}
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ...runtime.processes import Process
     from .execution import Execution
     from .kin import Kin
     from .loop import Loop
@@ -27,6 +28,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
 _NO_LIFE_SECS, _TRIES = 1.0, 3
 #: An agent that closed its end of the socket has this long to end by itself (seconds).
 _LAST_WORDS_SECS = 2.0
+#: What it leaves is asked to end, for a user's login profile may hold a lock; looked at so often, and killed after so long (seconds).
+_LOOK_SECS, _GOODBYE_SECS = 0.02, 1.0
 
 
 class AgentSeat:
@@ -144,13 +147,27 @@ class AgentSeat:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             _go_on(pid)
             return
+        for timer in ("agent there", "agent term", "agent kill"):
+            self._loop.cancel(timer)
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
-        self._kill_orphans()
+        if not self._loop.has_timer("agent orphans"):
+            self._bury(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
+
+    def _bury(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
+        """Once what it left has ended. While the agent is a zombie, its pid and session, by which that is known, cannot be another's."""
+        now, left = time.monotonic(), self._left()
+        for p in left:
+            if now >= kill_at:
+                processes.send_signal(p.pid, p.ticks, signal.SIGKILL)
+            elif (p.pid, p.ticks) not in asked:
+                processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
+        if left and now < kill_at:
+            asked |= {(p.pid, p.ticks) for p in left}
+            self._loop.at("agent orphans", now + _LOOK_SECS, lambda: self._bury(pid, kill_at, asked))
+            return
         _, status, _ = os.wait4(pid, 0)
         self._kin.agent_pid = None
-        for timer in ("agent term", "agent kill"):
-            self._loop.cancel(timer)
         if self._channel is not None:
             self._channel.close()
         if self._when_gone is not None:
@@ -168,16 +185,14 @@ class AgentSeat:
         self._loop.at("agent start", time.monotonic() + self._pause, self.start)
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
 
-    def _kill_orphans(self) -> None:
+    def _left(self) -> list[Process]:
         orphans = self._kin.orphans(AGENT)
-        if orphans:
-            found = processes.table()
-            for pid in processes.with_descendants(orphans, found):
-                processes.send_signal(pid, found[pid].ticks, signal.SIGKILL)
+        found = processes.table() if orphans else {}
+        return [found[pid] for pid in processes.with_descendants(orphans, found) if not found[pid].over]
 
     def _lost(self) -> None:
         """The agent closed its end: it is on its way out, or of no use any more."""
-        if self.pid is not None and not self._loop.has_timer("agent kill"):
+        if self.pid is not None and not self._loop.has_timer("agent kill") and not self._loop.has_timer("agent orphans"):
             self._loop.at("agent kill", time.monotonic() + _LAST_WORDS_SECS, self._kill)
 
     def _kill(self) -> None:

@@ -2,6 +2,7 @@
 
 Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET: so the test is the agent, and can kill
 and replace the relay like an agent. UID is the user to become first (-1: stay); everything is imported before that.
+JOBSCRIBE_TEST_LEAVES in its environment is what a shell does that each relay leaves behind, in a group of its own.
 """
 
 import json
@@ -10,6 +11,7 @@ import resource
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 
 from jobscribe.agent import keeper
@@ -53,6 +55,8 @@ def _spawn(sock: socket.socket, path: str) -> int:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.closerange(3, sock.fileno())
             os.closerange(sock.fileno() + 1, 4096)
+            if "JOBSCRIBE_TEST_LEAVES" in os.environ:
+                subprocess.Popen(["/bin/sh", "-c", os.environ["JOBSCRIBE_TEST_LEAVES"]], process_group=0)
             _relay(sock, path)
         finally:
             os._exit(0)

@@ -83,7 +83,7 @@ class Seat:
         cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5)
         config = {
             "agentKey": "sbatch.parallel.user1234@lab", "agentId": "a" * 32, "token": "secret", "addressFile": str(address),
-            "cacheDir": str(self.place), "batch": {"cluster": msgspec.to_builtins(cluster), "deployment": "test"},
+            "cacheDir": str(self.place), "loginSecs": 0, "batch": {"cluster": msgspec.to_builtins(cluster), "deployment": "test"},
             "paths": [["/supervisors/user", str(self.place / "here")]],
         }
         hello = {"is": "hello", "agent": config, "folder": str(self.folder), "keeperPid": 1, "executions": []}

@@ -118,3 +118,22 @@ async def test_a_code_of_slurms_is_nobodys_where_nothing_began_and_nothing_begin
     ground.slurm.begin(job)  # its node heard of the start later than the controller of its end
     await ground.until(lambda: job.process is not None and job.process.poll() is not None)
     assert ground.starts() == [] and job.process is not None and job.process.returncode == 97
+
+
+async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_failed_under_it(ground: Ground) -> None:  # noqa: F811
+    batch = await ground.agent()
+    under, before = ground.token(), ground.token()
+    batch.launch(under, ground.spec("sleep 60"))
+    await ground.running(under)
+    ground.slurm.end(await ground.job(), "NODE_FAIL", "0:0", "NodeDown")
+    assert "had not begun" not in ((await ground.ended(under)).exit.detail or "")  # type: ignore[union-attr]
+    ground.slurm.hold = True
+    batch.launch(before, ground.spec(ground.stamping()))
+    job = await ground.job(2)
+    ground.slurm.end(job, "NODE_FAIL", "0:1", "None")
+    end = await ground.ended(before)
+    assert end.exit is not None and (end.exit.code, end.exit.source) == (None, "scheduler")
+    assert "a node that it ran on failed" in (end.exit.detail or "") and "its batch script had not begun there" in (end.exit.detail or "")
+    ground.slurm.begin(job)  # it comes back with what it was to do
+    await ground.until(lambda: job.process is not None and job.process.poll() is not None)
+    assert ground.starts() == []

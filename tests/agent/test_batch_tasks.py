@@ -468,11 +468,11 @@ async def test_what_slurm_ended_is_told_as_what_it_is(ground: Ground, state: str
     batch.launch(token, ground.spec("sleep 60"))
     await ground.running(token)
     job = await ground.job()
-    job.by = "1002" if state == "CANCELLED" else ""
+    job.by = "3000001002" if state == "CANCELLED" else ""
     ground.slurm.end(job, state, exit_, reason)
     end = await ground.ended(token)
     assert end.exit is not None and {k: getattr(end.exit, k) for k in expected} == expected
-    assert end.batch.state == state and (state != "CANCELLED" or end.batch.canceled_by == "1002")  # type: ignore[union-attr]
+    assert end.batch.state == state and (state != "CANCELLED" or end.batch.canceled_by == "3000001002")  # type: ignore[union-attr]
     assert end.exit.code != 0 and isinstance(end.exit.facts, ExitFacts)
 
 

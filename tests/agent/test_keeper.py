@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jobscribe
@@ -105,16 +106,24 @@ def test_an_agent_that_is_killed_is_replaced_and_its_jobs_run_on(keeper: Keeper)
     assert keeper.end_of(token).code == 3
 
 
-def test_what_the_agent_left_behind_ends_with_it(keeper: Keeper) -> None:
-    """The relay stands for an agent; a process in its session stands for one of its workers."""
+@pytest.mark.parametrize("deaf", [False, True])
+def test_what_the_agent_left_behind_is_asked_to_end_and_then_killed(new_keeper: Callable[..., Keeper], place: Path, deaf: bool) -> None:
+    """The relay stands for an agent, and what it leaves for a login profile that is in the midst of something."""
+    lock = place / "locks"
+    lock.mkdir(mode=0o777)
+    lock.chmod(0o777)
+    goodbye = "" if deaf else f"rm {lock}/$$; exit"
+    keeper = new_keeper(env={"JOBSCRIBE_TEST_LEAVES": f"trap '{goodbye}' TERM; : >{lock}/$$; while :; do sleep 0.02; done"})
+    token = keeper.started("sleep NAP")  # whose it is not, though no other runs
+    (held,) = until(lambda: os.listdir(lock))
+    left = psutil.Process(int(held))
     agent = psutil.Process(keeper.agent_pid)
-    assert os.getsid(agent.pid) == agent.pid
-    token = keeper.started("sleep NAP")
     keeper.kill_agent()
     keeper.accept()
-    assert not agent.is_running()
+    assert not agent.is_running() and not left.is_running()
+    assert (lock / held).exists() == deaf
     keeper.stop(token, grace=0)
-    keeper.end_of(token)
+    assert keeper.end_of(token).survivors_killed == 0
 
 
 def test_what_is_forgotten_is_not_told_to_the_next_agent_and_its_evidence_stays(keeper: Keeper) -> None:

@@ -101,6 +101,14 @@ def test_who_does_not_end_when_asked_is_killed(home: Path, account: Account) -> 
     assert time.monotonic() - began < 10 and not psutil.pid_exists(int((home / "pid").read_text()))
 
 
+def test_it_is_in_our_session_and_in_a_group_of_its_own(home: Path, account: Account) -> None:
+    """By the session a keeper knows that it was its agent's; by the group it is ended with what it started."""
+    _profile(home, f"read -r stat </proc/self/stat\nset -- $stat\necho $5 $6 $$ >{home}/said\n")
+    assert run_profile(account).sentence is None
+    group, session, pid = (home / "said").read_text().split()
+    assert (int(session), group) == (os.getsid(0), pid)
+
+
 async def test_none_is_run_where_none_is_wanted(home: Path, account: Account, tmp_path: Path) -> None:
     _profile(home, f"touch {home}/run\nexport A=1\n")
     finder = _finder(tmp_path, account, timeout_secs=0.0)

@@ -92,7 +92,7 @@ def _local(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     def cripple(driver: AgentDriver) -> None:
         monkeypatch.setattr(sys, "executable", str(root / "no-such-python"))
 
-    return Ground(lambda: LocalDriver(root, address, cpu_slots=SLOTS), write, lambda h: {**h, "bootId": "another"}, cripple)
+    return Ground(lambda: LocalDriver(root, address, cpu_slots=SLOTS, agent_settings={"loginSecs": 0}), write, lambda h: {**h, "bootId": "another"}, cripple)
 
 
 def _sbatch(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
@@ -111,7 +111,8 @@ def _sbatch(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     def make() -> AgentDriver:
         return SbatchDriver(
             Clusters(clusters=(cluster,)), root, str(root / "user"), deployment="contract", log=log, redactor=log.redactor,
-            address=lambda: json.loads((root / "agents.json").read_bytes()), keeper_settings={"lease": {"renewSecs": 0.2, "leftSecs": 2.0}},
+            address=lambda: json.loads((root / "agents.json").read_bytes()), agent_settings={"loginSecs": 0},
+            keeper_settings={"lease": {"renewSecs": 0.2, "leftSecs": 2.0}},
         )
 
     def write(key: AgentKey, name: str, content: bytes) -> None:

@@ -148,7 +148,7 @@ class Keepers:
         self.server.add_sockets([bound])
         address = self.root / "agents.json"
         address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{bound.getsockname()[1]}/agent", "agentsCa": None}))
-        self.driver = LocalDriver(self.root, address, cpu_slots=Capacity())
+        self.driver = LocalDriver(self.root, address, cpu_slots=Capacity(), agent_settings={"loginSecs": 0})
         self.ground.tasks = KeeperTasks(lambda key, message: self.hub.send(key, message) and None, {"local": self.driver}, secrets.token_bytes)
         self.ground.silence = lambda: [connection.close("silence") for connection in list(self.hub.connections.values())] and self.server.stop()
         for key in (KEY, OTHER):

@@ -84,6 +84,7 @@ class Ground:
         driver = SbatchDriver(
             Clusters(clusters=(cluster or self.cluster(),)), self.root, str(self.root / "user"), deployment="test",
             address=lambda: self.address, log=Log("supervisor", self.redactor, Direct()), redactor=self.redactor,
+            agent_settings={"loginSecs": 0},
             keeper_settings={"lease": {"renewSecs": 0.1, "leftSecs": 1.0}}, signed_in=self.signed_in.append,
         )
         driver._codes._made = CODES

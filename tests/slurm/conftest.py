@@ -33,6 +33,7 @@ LONG = frozenset({
     "test_gangs::test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all", "test_signed_in::test_what_is_killed_there_is_there_again",
     "test_mpi::test_a_rank_that_dies_takes_the_others_with_it_and_is_told",
     "test_cluster_checks_real::test_a_time_limit_that_we_refuse_is_one_that_slurm_would_take_and_never_start",
+    "test_why_slurm::test_why[its_users_login_hangs_on_the_node]",
     "test_cluster_checks_real::test_signing_in_the_code_and_the_link_are_tried",
 })
 
@@ -41,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever is first waits for the cluster."""
     for item in items:
         if HERE in item.path.parents:
-            if not SOAK and (item.path.stem in LONG or f"{item.path.stem}::{item.name.partition('[')[0]}" in LONG):
+            names = {item.path.stem, f"{item.path.stem}::{item.name}", f"{item.path.stem}::{item.name.partition('[')[0]}"}
+            if not SOAK and names & LONG:
                 item.add_marker(pytest.mark.skip(reason="takes long, and others of this folder show most of it: SOAK=1 has it run"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))

@@ -15,7 +15,7 @@ import readable
 from as_locally import types
 from hpc import Users
 from real_site import jid_of, naps, until
-from scene import ALICE, PEOPLE, SECS, Play, Stage, played
+from scene import BOB, PEOPLE, SECS, Play, Stage, played
 from slurm_yard import Slurm, sites
 
 LATER = {"directives": ["begin=now+1hour"]}
@@ -48,7 +48,8 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
     """Those that were chosen."""
-    chosen = {i.callspec.params["name"] for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_why"}
+    tests = [i for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_why"]
+    chosen = {i.callspec.params["name"] for i in tests if i.get_closest_marker("skip") is None}
     with played(stage, {name: PLAYS[name] for name in PLAYS if name in chosen}) as going:
         yield going
 
@@ -66,7 +67,7 @@ def read(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *wor
 
 
 def _typed(stage: Stage, run: Mapping[str, Any]) -> str:
-    typed = types(stage, "job", "why", "--uid", ALICE, jid_of(dict(run)))
+    typed = types(stage, "job", "why", "--uid", run["uid"], jid_of(dict(run)))
     text, complaint = typed.communicate(timeout=SECS)
     assert (typed.returncode, complaint) == (0, ""), (text, complaint)
     return text
@@ -143,6 +144,19 @@ def its_user_cancels_it_past_us(stage: Stage) -> None:
     stage.users.run("alice", "scancel", job, env=stage.slurm.env)
     ended(stage, run, "slurmCanceled", "certain", stage.users["alice"], "canceled by anyone here", tries=f"sacct -j {job}")
     assert naps(nap) == []
+
+
+@play
+def its_users_login_hangs_on_the_node(stage: Stage) -> None:
+    """Slurm has the node's `su` find out what a login sets, waits for its batch script to begin, and calls the node failed."""
+    profile = stage.users.home("bob") / ".profile"
+    profile.write_text("if grep -q getenv /proc/$PPID/cmdline; then sleep 300; fi\n")
+    try:
+        run = submitted(stage, stage.run("echo ran", uid=BOB))
+        ended(stage, run, "nodeFail", "certain", "had not begun there", "a login of its user takes longer", tries="time bash -l -c true")
+        assert stage.site.output(run).body == b""
+    finally:
+        profile.unlink()
 
 
 # ---- what it waits for

@@ -120,7 +120,7 @@ class Site:
             os.chown(self.place, who, who)
         self.root = self.place / "r"
         # what the profile of whoever runs the tests does is nobody's business, least of all at how many times at once, killed in the midst of it
-        profile = () if any(s.startswith(("drivers.use", PROFILE)) for s in sets) else (f"{PROFILE}=0",)
+        profile = () if any(s.startswith(PROFILE) for s in sets) else (f"{PROFILE}=0",)
         self._sets, self._env, self._command, self._python = (*sets, *profile), env or {}, command, python
         self._web = web
         self._before: Callable[[], None] | None = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
