@@ -35,6 +35,7 @@ class Upstream:
         self._source, self._redactor = source, redactor
         self._lock = threading.Lock()
         self._idle: list[tuple[int, Connection]] = []
+        self._kept = True
 
     def address(self) -> Address:
         """Where it is now, looked up anew."""
@@ -86,7 +87,8 @@ class Upstream:
             return stream.read()
 
     def close(self) -> None:
-        """Give back the connections that lie idle."""
+        """Give back the connections that lie idle, and from now on each that was used."""
+        self._kept = False
         for _, connection in self._take_all():
             connection.close()
 
@@ -114,6 +116,8 @@ class Upstream:
         finally:
             with self._lock:
                 self._idle.append((pid, connection))
+            if not self._kept:  # its request was still on its way when the site was closed
+                self.close()
 
     def _take_all(self) -> list[tuple[int, Connection]]:
         with self._lock:

@@ -152,9 +152,9 @@ class AgentSeat:
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
         if not self._loop.has_timer("agent orphans"):
-            self._bury(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
+            self._ended(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
 
-    def _bury(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
+    def _ended(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
         """Once what it left has ended. While the agent is a zombie, its pid and session, by which that is known, cannot be another's."""
         now, left = time.monotonic(), self._left()
         for p in left:
@@ -164,7 +164,7 @@ class AgentSeat:
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
         if left and now < kill_at:
             asked |= {(p.pid, p.ticks) for p in left}
-            self._loop.at("agent orphans", now + _LOOK_SECS, lambda: self._bury(pid, kill_at, asked))
+            self._loop.at("agent orphans", now + _LOOK_SECS, lambda: self._ended(pid, kill_at, asked))
             return
         _, status, _ = os.wait4(pid, 0)
         self._kin.agent_pid = None

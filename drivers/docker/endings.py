@@ -22,6 +22,8 @@ ENGINE_LOST_IT = "its engine or host went down while it ran, and nobody saw its 
 #: What an engine gives to a container that was not there any more when it came back.
 _LOST_CODE = 255
 _SIGTERM, _SIGKILL = 15, 9
+#: Of a container whose command cannot be executed, or is not there.
+_NO_PROGRAM = (126, 127)
 #: Of an engine's words, which can be long.
 _SAID_CHARS = 400
 _KEEPERS_WORDS = {
@@ -48,6 +50,11 @@ def running(state: State) -> bool:
 
 def never_started(state: State) -> bool:
     return state.get("Status") == "created"
+
+
+def runtime_failed(state: State) -> bool:
+    """Did what makes containers fail before there was a process in it, and not for what it was to execute? It may have been killed."""
+    return "OCI runtime" in str(state.get("Error")) and state.get("ExitCode") not in _NO_PROGRAM
 
 
 def started_at(state: State) -> float | None:
@@ -143,7 +150,7 @@ def _why(state: State | None, memory: bool, stopped: bool) -> str:
 def _not_started(state: State, known: ExitInfo) -> ExitInfo:
     if not state.get("Error"):
         return _replace(known, source="start", detail=NEVER_STARTED, out_of_memory=None)
-    no_shell = state.get("ExitCode") in (126, 127)
+    no_shell = state.get("ExitCode") in _NO_PROGRAM
     detail = f"{NO_SHELL} ({_said(state)})" if no_shell else f"its container could not be started: {_said(state)}"
     return _replace(known, source="start", detail=detail, fault="noShell" if no_shell else None, out_of_memory=None)
 

@@ -31,6 +31,8 @@ STOPPED_BEFORE = "stopped before it started"
 AT_ONCE = 4
 _AGAIN_SECS = 1.0
 _AWAY = ("unreachable", "timeout", "badTls")
+#: A container whose runtime failed before there was a process in it is started so many times in all.
+_STARTS = 3
 
 
 class Refused(Exception):
@@ -231,22 +233,29 @@ class Launching:
         """False: make it again. One that ran is never started again, whoever started it."""
         id_ = task.container
         assert id_ is not None
-        there = await inspect(engine, id_)
-        if there is None or not endings.never_started(there["State"]) or there["State"].get("Error"):
-            return True  # what became of it is seen by who looks
-        try:
-            await engine.call(f"start container {there['Name'].lstrip('/')}", lambda c: c.start(id_))
-        except EngineError as e:
-            if self._driver.log_drivers.refused(engine.name, e.sentence) and task.spec is not None:
-                await self._take_down(task, engine)
-                return False
-            if e.code in _AWAY:
-                raise
-            after = await inspect(engine, id_)
-            if after is not None and endings.never_started(after["State"]):
-                exit_ = endings.of_task(after["State"] | {"Error": after["State"].get("Error") or e.sentence})
-                raise Refused(exit_.detail or e.sentence, exit_.fault or "engineRefused") from None
-        return True
+        for left in reversed(range(_STARTS)):
+            there = await inspect(engine, id_)
+            if there is None or not endings.never_started(there["State"]):
+                return True  # what became of it is seen by who looks
+            try:
+                await engine.call(f"start container {there['Name'].lstrip('/')}", lambda c: c.start(id_))
+                return True
+            except EngineError as e:
+                if self._driver.log_drivers.refused(engine.name, e.sentence) and task.spec is not None:
+                    await self._take_down(task, engine)
+                    return False
+                if e.code in _AWAY:
+                    raise
+                after = await inspect(engine, id_)
+                if after is None or not endings.never_started(after["State"]):
+                    return True
+                state = after["State"] | {"Error": after["State"].get("Error") or e.sentence}
+                if not left or task.stop is not None or not endings.runtime_failed(state):
+                    exit_ = endings.of_task(state)
+                    raise Refused(exit_.detail or e.sentence, exit_.fault or "engineRefused") from None
+                self._log("{} is started again: {}", str(task.token), e.sentence, jid=task.token.jid)
+                await asyncio.sleep(_AGAIN_SECS)
+        raise AssertionError("the last one returns or raises")
 
     async def _take_down(self, task: TaskState, engine: HostEngine) -> None:
         """It was never started."""

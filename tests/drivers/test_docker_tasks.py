@@ -129,6 +129,26 @@ async def test_one_that_ran_before_the_answer_to_its_start_came_is_not_started_a
     assert len([e for e in fake.events if e["Action"] == "start"]) == 1
 
 
+INIT_DIED = "failed to create shim task: OCI runtime create failed: error during container init: write init-p: broken pipe: unknown"
+
+
+@pytest.mark.parametrize(("said", "times", "calls"), [(INIT_DIED, 2, 3), (INIT_DIED, 3, 3), ("driver failed programming external connectivity", 1, 1)])
+async def test_a_runtime_that_fails_before_there_is_a_process_is_asked_again(
+    life: Life, fake: FakeDocker, said: str, times: int, calls: int,
+) -> None:
+    """It may have been killed itself. Nothing of the command has run, and nothing else is made."""
+    fake.trouble(STARTED, "fail", times=times, said=said)
+    token = life.launch()
+    if times < calls:
+        await life.reported(token, "running")
+        end(fake, life, token)
+        assert (await life.end_of(token)).code == 0
+    else:
+        exit_ = await life.end_of(token)
+        assert (exit_.source, exit_.code) == ("start", None) and said in (exit_.detail or "")
+    assert len(fake.called(STARTED)) == calls and len(fake.called(CREATED)) == 1
+
+
 async def test_a_container_of_somebody_else_with_its_name_is_left_alone(life: Life, fake: FakeDocker) -> None:
     token = token_of()
     from jobscribe.drivers.docker import names

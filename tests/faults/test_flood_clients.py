@@ -190,7 +190,10 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
     for n in range(100):
         site.status(runs[-1 - n])
     each = (time.monotonic() - begun) / 100
+    there = "u=Syst []) opName=alive"
+    times = site.log().count(there)
     site.kill(site.agent_pid())  # it comes back, and its runs ask for slots again
+    until(lambda: site.log().count(there) > times, "its next agent is there")
     until(lambda: site.status(runs[0])["queueState"] == "op_slot", "its agent is back")
     memory.look()
     print(f"{count} runs accepted in {took:.1f} s; a status takes {each * 1000:.1f} ms; grown {memory.grown()} MiB")

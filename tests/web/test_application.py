@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import msgspec
 import pytest
 from flask.testing import FlaskClient
 from stub_supervisor import StubSupervisor
@@ -15,6 +16,12 @@ from jobscribe.service.safety import check_server
 from jobscribe.service.settings import ServerSettings, Settings
 from jobscribe.web import application, sign_in
 from jobscribe.web.sign_in import PEER_HEADER
+from jobscribe.web.upstream import Upstream
+
+
+class Empty(msgspec.Struct):
+    """A request without anything in it."""
+
 
 OURS = {PEER_HEADER: str(os.geteuid())}
 
@@ -168,3 +175,11 @@ def test_unsafe_settings_are_refused_before_anything_starts(server: dict[str, st
     with pytest.raises(Refusal) as e:
         check_server(settings)
     assert e.value.code == "unsafe" and named in e.value.sentence
+
+
+def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_not_kept(stub: StubSupervisor) -> None:
+    upstream = Upstream(lambda: stub.address, Redactor())
+    stub.answers["/api/first"] = {"state": "ok"}
+    stub.answers["/api/last"] = lambda _: upstream.close() or {"state": "ok"}
+    assert upstream.object("first", Empty()) == {"state": "ok"} and len(upstream._idle) == 1
+    assert upstream.object("last", Empty()) == {"state": "ok"} and upstream._idle == []
