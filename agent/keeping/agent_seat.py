@@ -169,6 +169,8 @@ class AgentSeat:
         _, status, _ = os.wait4(pid, 0)
         self._kin.agent_pid = None
         if self._channel is not None:
+            if self._when_gone is None:
+                self._channel.drain()  # its last words may lie there yet
             self._channel.close()
         if self._when_gone is not None:
             self._when_gone()

@@ -56,6 +56,11 @@ class Channel:
             with contextlib.suppress(OSError):  # it was faster
                 self._sock.shutdown(socket.SHUT_WR)
 
+    def drain(self) -> None:
+        """Take what lies there: whoever sent it has ended."""
+        while not self.closed and self._read():
+            pass
+
     def close(self) -> None:
         if not self.closed:
             self._loop.unwatch(self._sock.fileno())
@@ -90,25 +95,27 @@ class Channel:
             self._writing = wanted
             self._loop.watch(self._sock.fileno(), selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0), self._ready)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """False where nothing lay there."""
         try:
             data = self._sock.recv(1 << 18)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         searched = len(self._in)
         self._in += data
         if not data or (b"\n" not in data and len(self._in) > _LINE_BYTES):
             self._end()
-            return
+            return True
         if self._in.find(b"\n", searched) < 0:
-            return
+            return True
         lines = self._in.split(b"\n")
         self._in = lines.pop()
         for line in lines:
             if line and not self.closed:
                 self._on_message(_parsed(line))
+        return True
 
     def _end(self) -> None:
         self.close()

@@ -97,3 +97,15 @@ def test_a_callback_that_fails_is_said_and_called_again(loop: Loop, capfd: pytes
     assert loop.run() == 0
     assert len(calls) == 3
     assert capfd.readouterr().err.count("OSError: [Errno 24]") == 1, "the same trouble is said once"
+
+
+def test_last_words_that_nobody_had_read_yet_are_told(loop: Loop, agent: Deaf, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its end and what it said last may be seen in one turn, in either order."""
+    seat = AgentSeat(loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, {})
+    seat.start()
+    agent.link.send(json.dumps({"do": "failed", "why": "there is no room"}).encode() + b"\n")
+    agent.process.kill()
+    os.waitid(os.P_PID, agent.process.pid, os.WEXITED | os.WNOWAIT)
+    seat.child_changed()
+    assert "ended by signal 9: there is no room" in capfd.readouterr().err and seat.pid is None
+    loop.cancel("agent start")
