@@ -118,6 +118,7 @@ def test_what_the_agent_left_behind_is_asked_to_end_and_then_killed(new_keeper: 
     (held,) = until(lambda: os.listdir(lock))
     left = psutil.Process(int(held))
     agent = psutil.Process(keeper.agent_pid)
+    assert os.getsid(agent.pid) == agent.pid == os.getsid(left.pid)
     keeper.kill_agent()
     keeper.accept()
     assert not agent.is_running() and not left.is_running()

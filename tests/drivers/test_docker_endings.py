@@ -152,3 +152,12 @@ def test_why_an_agent_is_gone(said: dict[str, Any] | None, more: dict[str, Any],
 def test_an_engine_that_talks_much_is_cut_short() -> None:
     out = endings.of_agent(state(1, error="x" * 10_000), last_line="y" * 10_000)
     assert len(out) < 1000 and "\n" not in out
+
+
+@pytest.mark.parametrize(("code", "error", "failed"), [
+    (128, "OCI runtime create failed: error during container init: write init-p: broken pipe", True),
+    (127, 'OCI runtime create failed: exec: "/bin/sh": no such file or directory', False), (126, "OCI runtime create failed: permission denied", False),
+    (128, "driver failed programming external connectivity", False), (0, "", False),
+])
+def test_a_runtime_that_failed_is_told_from_a_command_that_is_not_there(code: int, error: str, failed: bool) -> None:
+    assert endings.runtime_failed({"Status": "created", "ExitCode": code, "Error": error}) == failed
