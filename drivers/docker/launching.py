@@ -21,6 +21,7 @@ from .agents import DockerDriver
 from .engine import EngineError, HostEngine
 from .executions import Place, TaskState
 from .images import ImageFault
+from .networks import Networks, SubnetTaken
 from .places import Asked, make_below, put
 from .remains import inspect, remove
 from .wrapper import STOP_MARK, WRAPPER, wrapper
@@ -47,11 +48,11 @@ class Launching:
     """ended(task, exit): it never began. began(task): its container was started; look at it."""
 
     def __init__(
-        self, driver: DockerDriver, log: Log, ended: Callable[[TaskState, ExitInfo], Any], began: Callable[[TaskState], Any],
+        self, driver: DockerDriver, log: Log, networks: Networks, ended: Callable[[TaskState, ExitInfo], Any],
+        began: Callable[[TaskState], Any],
     ) -> None:
-        self._driver, self._log, self._ended, self._began = driver, log, ended, began
+        self._driver, self._log, self._networks, self._ended, self._began = driver, log, networks, ended, began
         self._turns = {name: asyncio.Semaphore(AT_ONCE) for name in driver.engines}
-        self._networks: dict[str, asyncio.Lock] = {}
 
     async def begin(self, place: Place, tasks: Sequence[TaskState], shared: Shared | None) -> None:
         """All of one attempt: every image is there before the first container is made."""
@@ -180,7 +181,7 @@ class Launching:
             try:
                 if task.stop is None:
                     if image is not None:
-                        await self._network(task, engine)
+                        await self._networks.have(task, engine)
                         await self._create(task, engine, image)
                     if task.stop is None and await self._started(task, engine):
                         self._began(task)
@@ -188,6 +189,8 @@ class Launching:
                 if task.stop is not None:
                     await self._take_down(task, engine)
                     raise Refused(STOPPED_BEFORE)
+            except SubnetTaken as e:
+                raise Refused(e.sentence, "subnetTaken") from None
             except EngineError as e:
                 if e.code not in _AWAY:
                     raise Refused(e.sentence, "engineRefused") from None
@@ -263,33 +266,6 @@ class Launching:
             await remove(engine, task.container, force=True)
             task.container = None
 
-    # ---- networks of gangs
-
-    async def _network(self, task: TaskState, engine: HostEngine) -> None:
-        """One for all of an attempt, made by who comes first."""
-        assert task.asked is not None
-        name, subnet = task.asked.network, task.box.subnet
-        if name is None or subnet is None:
-            return
-        async with self._networks.setdefault(name, asyncio.Lock()):
-            key, of = task.place.key, self._driver.deployment
-            if await engine.call(f"look for network {name}", lambda c: c.networks(filters={"name": [f"^{name}$"]})):
-                return
-            body = containers.network_body(name=name, subnet=subnet, labels=names.network_labels(of, key, task.token, time.time()))
-            try:
-                await engine.call(f"make network {name}", lambda c: _post(c, "/networks/create", body))
-            except EngineError as e:
-                taken = "overlaps" in e.sentence or "Pool" in e.sentence
-                if e.code == "conflict" and not taken:
-                    return
-                if taken:
-                    raise Refused(f"the subnet {subnet} is used by something else on that host: {e.sentence}", "subnetTaken") from None
-                raise
-
 
 def _may_begin(task: TaskState) -> bool:
     return task.exit is None and task.stop is None
-
-
-def _post(client: Any, path: str, body: dict[str, Any]) -> Any:
-    return client._result(client._post_json(client._url(path), data=body), json=True)

@@ -24,6 +24,7 @@ from .engine import EngineError, HostEngine
 from .executions import Place, TaskState
 from .launching import Launching, Refused
 from .looking import Looking
+from .networks import Networks
 from .places import PlaceFiles, Stop
 from .recovery import Recovery
 from .stopping import Stopping
@@ -42,10 +43,11 @@ class DockerTasks:
         self._places: dict[AgentKey, Place] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._looking = Looking(OutputCap(lambda sentence: log("{}", sentence), head, tail), self._ended, self._runs)
-        self._launching = Launching(driver, log, self._ended, self._began)
+        networks = Networks(driver, log)
+        self._launching = Launching(driver, log, networks, self._ended, self._began)
         self._stopping = Stopping(driver, self._look)
         self._recovery = Recovery(driver, log)
-        self._upkeep = Upkeep(driver, log, self._places, self._looking, self._say, lambda t: self._stop(t, "timeLimit", t.grace))
+        self._upkeep = Upkeep(driver, log, networks, self._places, self._looking, self._say, lambda t: self._stop(t, "timeLimit", t.grace))
         driver.places = _Doors(self)
         driver.listen(self)
 

@@ -13,6 +13,7 @@ from .agents import DockerDriver
 from .engine import EngineError, HostEngine
 from .executions import Place, TaskState
 from .looking import Looking
+from .networks import Networks
 from .places import PlaceFiles
 from .remains import remove
 from .sampling import EVERY_SECS, Sampling
@@ -29,9 +30,10 @@ _TOLD_AT_ONCE = 200
 class Upkeep:
     """say: a task again. late: it is over its time limit."""
 
-    def __init__(self, driver: DockerDriver, log: Log, places: Mapping[AgentKey, Place], looking: Looking, say: Callable[[TaskState], None],
-                 late: Callable[[TaskState], None]) -> None:
-        self._driver, self._log, self._places, self._looking, self._say, self._late = driver, log, places, looking, say, late
+    def __init__(self, driver: DockerDriver, log: Log, networks: Networks, places: Mapping[AgentKey, Place], looking: Looking,
+                 say: Callable[[TaskState], None], late: Callable[[TaskState], None]) -> None:
+        self._driver, self._log, self._networks, self._places, self._looking = driver, log, networks, places, looking
+        self._say, self._late = say, late
         self._sampling = Sampling()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -78,7 +80,7 @@ class Upkeep:
             return
         same = [t for t in task.place.tasks.values() if t.exit is None and _attempt(t.token) == _attempt(task.token)]
         if not same:
-            await self._drop_network(name, self._driver.engines[task.place.key.host])
+            await self._networks.drop(name, self._driver.engines[task.place.key.host])
 
     async def sweep(self, engine: HostEngine) -> None:
         """Remove what is due, of places that nobody has opened since the supervisor was started, too."""
@@ -166,21 +168,12 @@ class Upkeep:
 
     async def _sweep_networks(self, engine: HostEngine) -> None:
         """Of gangs that are over. Those of places that nobody has opened yet stay, for what is there may run."""
-        filters = names.filters(self._driver.deployment, "network")
-        listed: list[dict[str, Any]] = await engine.call("list networks", lambda c: c.networks(filters=filters))
-        for network in listed:
+        for network in await self._networks.of_deployment(engine):
             key = names.key_of(network.get("Labels"))
             place = self._places.get(key) if key is not None else None
             jid = (network.get("Labels") or {}).get(names.JID)
             if place is not None and place.up and not any(t.exit is None and t.token.jid == jid for t in place.tasks.values()):
-                await self._drop_network(network["Name"], engine)
-
-    async def _drop_network(self, name: str, engine: HostEngine) -> None:
-        try:
-            await engine.call(f"remove network {name}", lambda c: c.remove_network(name))
-        except EngineError as e:
-            if e.code != "notFound":  # the next sweep comes by
-                self._log.trace("network {} on host {} could not be removed: {}", name, engine.name, e.sentence)
+                await self._networks.drop(network["Name"], engine)
 
 
 def _attempt(token: Token) -> tuple[str, int, int]:

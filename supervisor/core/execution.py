@@ -30,7 +30,7 @@ from ...protocol.messages import (
     Samples,
     Snapshot,
 )
-from . import agency, attempts, batch, debugging, placement, stopping, tasks
+from . import agency, attempts, batch, debugging, gangs, placement, stopping, tasks
 from .effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
 from .inputs import AgentGap, AgentSaid
 from .world import AgentView, Turn, owner
@@ -189,6 +189,8 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
     turn.world.began.pop(token, None)
     for timer in ("op", "limit", "stop"):
         turn.ask(ClearTimer((timer, token)))
+    if exit_.fault == "subnetTaken":
+        gangs.foreign(turn, task)
     run = turn.world.jobs[token.jid].run
     if run is not None and run.serial == token.serial and batch.keeps_limit(turn.world.policy, run):
         turn.ask(ClearTimer(("queue", token.jid, token.serial)))

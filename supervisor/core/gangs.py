@@ -11,13 +11,13 @@ held anew.
 from collections.abc import Iterable
 
 from ...db.events import TaskPlaced
-from ...db.state import Run
+from ...db.state import Run, Task
 from ...protocol.ids import AgentKey, Token, derived_id, op_id
 from ...protocol.messages import PortsProbed
 from ...protocol.roles import Place
 from . import batch, rooms, tasks
 from .effects import ClearTimer, Probe, SetTimer
-from .rooms import AVOID_SECS, Grant
+from .rooms import AVOID_BLOCK_SECS, AVOID_SECS, Grant
 from .slots import Ticket
 from .world import Hold, Turn
 
@@ -82,6 +82,13 @@ def leave(turn: Turn, key: AgentKey, token: Token) -> None:
         granted(turn, rooms.release(room, (token.jid, token.serial), turn.now.mono, (token.role, token.index)))
 
 
+def foreign(turn: Turn, task: Task) -> None:
+    """Its network could not be made: somebody else has these addresses there. Nobody is given them for a while, nor is its next attempt."""
+    driver = task.agent_key.driver
+    rooms.foreign(turn.world.room(driver), task.agent_key.host, task.address, turn.now.mono)
+    turn.ask(SetTimer(("room", driver), AVOID_BLOCK_SECS + _SLACK_SECS))
+
+
 def elsewhere(turn: Turn, driver: str, host: str) -> None:
     """This host cannot be asked: gangs that hold something there and are not placed give everything back, and ask for other places."""
     if driver in turn.world.policy.batch:
@@ -141,7 +148,7 @@ def ask_again(turn: Turn, ticket: Ticket) -> None:
 
 
 def look_again(turn: Turn, driver: str) -> None:
-    """Ports that strangers listened on may be free; who waits on looks again when others may be."""
+    """Ports and addresses that strangers had may be free; who waits on looks again when others may be."""
     room = turn.world.room(driver)
     granted(turn, rooms.look_again(room, turn.now.mono))
     again = rooms.next_look(room)

@@ -4,7 +4,8 @@ A gang is all tasks of all roles of an attempt: it gets everything or nothing, e
 who is first and cannot have everything holds up those behind it, so that a large gang is not starved by small ones. Only who could
 not be placed if nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are given in turn, so
 that one just given back rests; those that a stranger listens on are avoided for a while. Where gangs have a network of one host, each has a
-block of addresses there. A host that is down gives nothing to anybody new. Nothing is kept for gangs that are gone.
+block of addresses there; those that somebody else's network has are avoided, too. A host that is down gives nothing to anybody new.
+Nothing is kept for gangs that are gone.
 Functions over plain data: the same calls give the same grants.
 """
 
@@ -21,16 +22,17 @@ from .shortage import Lack, too_much
 from .slots import Ticket
 
 __all__ = [
-    "AVOID_SECS", "Grant", "Lack", "Node", "Room", "Seat",
-    "again", "broken", "keep", "look_again", "next_look", "release", "request", "taken", "too_much", "usage", "wait_of",
+    "AVOID_BLOCK_SECS", "AVOID_SECS", "Grant", "Lack", "Node", "Room", "Seat",
+    "again", "broken", "foreign", "keep", "look_again", "next_look", "release", "request", "taken", "too_much", "usage", "wait_of",
 ]
 
 #: (role, index)
 Seat = tuple[str, int]
 #: Who got everything, and where each of its tasks is: by role in the order they were asked for, then by index.
 Grant = tuple[Ticket, tuple[Place, ...]]
-#: So long a port is avoided on which somebody else was found listening.
-AVOID_SECS = 60.0
+#: So long a port is avoided on which somebody else was found listening; and addresses that somebody else's network has, because
+#: to try them again costs a gang its attempt.
+AVOID_SECS, AVOID_BLOCK_SECS = 60.0, 600.0
 
 
 class Books(msgspec.Struct):
@@ -47,6 +49,8 @@ class Books(msgspec.Struct):
     next_port: int = 0
     #: how many tasks have an address of it; and out of which network the blocks are
     blocks: dict[int, int] = msgspec.field(default_factory=dict)
+    #: blocks; until when
+    foreign: dict[int, float] = msgspec.field(default_factory=dict)
     subnets: str | None = None
 
 
@@ -148,6 +152,14 @@ def taken(
     return None, again(room, ticket, mono)
 
 
+def foreign(room: Room, host: str, address: str, mono: float) -> None:
+    """Somebody else has the network of this address there: nobody is given any of it for a while."""
+    books = room.books.get(host)
+    block = None if books is None or books.subnets is None else subnets.block_of(books.subnets, address)
+    if books is not None and block is not None:
+        books.foreign[block] = mono + AVOID_BLOCK_SECS
+
+
 def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
     """A gang gives its places back and waits for others, with its number. Returns who has everything now, this one perhaps."""
     claim = room.claims[ticket]
@@ -159,13 +171,14 @@ def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
 
 
 def look_again(room: Room, mono: float) -> list[Grant]:
-    """Time has passed: ports that were avoided may be free; or a host is up again. Returns who has everything now."""
+    """Time has passed: ports and addresses that were avoided may be free; or a host is up again. Returns who has everything now."""
     return _settle(room, mono)
 
 
 def next_look(room: Room) -> float | None:
-    """When to look again: the moment that the next avoided port may be tried, while somebody waits; None: no need to."""
-    return min((until for b in room.books.values() for until in b.avoided.values()), default=None) if room.queue else None
+    """When to look again: the moment that the next of what is avoided may be tried, while somebody waits; None: no need to."""
+    untils = (until for b in room.books.values() for avoided in (b.avoided, b.foreign) for until in avoided.values())
+    return min(untils, default=None) if room.queue else None
 
 
 def wait_of(room: Room, ticket: Ticket) -> Lack | None:
@@ -233,8 +246,9 @@ def _wrong_books(room: Room, node: Node) -> list[str]:
 def _settle(room: Room, mono: float) -> list[Grant]:
     """Whoever is first gets everything, as long as it can."""
     for books in room.books.values():
-        for port in [p for p, until in books.avoided.items() if until <= mono]:
-            del books.avoided[port]
+        for avoided in (books.avoided, books.foreign):
+            for number in [n for n, until in avoided.items() if until <= mono]:
+                del avoided[number]
     out: list[Grant] = []
     while room.queue:
         _, ticket = room.queue[0]
@@ -269,7 +283,7 @@ def _spaces(room: Room) -> list[Space]:
         b = room.books[n.host]
         ports = len(n.ports) - sum(p in n.ports for p in b.ports) - sum(p in n.ports and p not in b.ports for p in b.avoided)
         free = [n.cpu - b.cpu, n.memory_mb - b.memory_mb, sum(g not in b.gpus for g in n.gpus), ports]
-        full = n.subnets is not None and subnets.free_block(n.subnets, b.blocks) is None
+        full = n.subnets is not None and _free_block(n, b) is None
         out.append(Space(n, [max(0, f) for f in free], b.ports, b.avoided, full=full))
     return out
 
@@ -322,9 +336,13 @@ def _places(room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seatin
     return tuple(out)
 
 
+def _free_block(node: Node, books: Books) -> int | None:
+    return subnets.free_block(node.subnets, books.blocks.keys() | books.foreign.keys())
+
+
 def _addresses(node: Node, books: Books) -> Iterator[str]:
     """Of the tasks of one gang on this node, in their order."""
-    block = subnets.free_block(node.subnets, books.blocks)
+    block = _free_block(node, books)
     if node.subnets is None or block is None:
         return repeat(node.address)
     return (subnets.address(node.subnets, block, n) for n in range(subnets.MEMBERS))

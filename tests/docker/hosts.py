@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ class Host:
             except Refused:
                 if not left:
                     raise
+                time.sleep(1.0)  # a daemon may count for a moment who is removed already
 
     def _clear(self, deployments: Sequence[str]) -> None:
         for whose in deployments:

@@ -74,6 +74,8 @@ class FakeDocker:
         self.api, self.least_api, self.version = api, least_api, "20.10.24"
         self.containers: dict[str, Container] = {}
         self.networks: dict[str, dict[str, Any]] = {}
+        #: name of a network -> names of containers that are gone, and that it still counts
+        self.left_ends: dict[str, list[str]] = {}
         self.volumes: dict[str, dict[str, Any]] = {}
         #: reference -> id; `pullable`: what a pull makes of a reference, or the words with which it fails
         self.images: dict[str, str] = {"lab:1": "sha256:" + "1" * 64}

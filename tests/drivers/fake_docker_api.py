@@ -244,10 +244,16 @@ def _network(fake: Any, ref: str) -> Any:
     raise No(404, f"network {ref} not found")
 
 
+def _subnets(network: Any) -> set[str]:
+    return {c["Subnet"] for c in (network.get("IPAM") or {}).get("Config") or ()}
+
+
 def _network_create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         if b["Name"] in fake.networks:
             raise No(409, f"network with name {b['Name']} already exists")
+        if _subnets(b) & {s for n in fake.networks.values() for s in _subnets(n)}:
+            raise No(403, "Pool overlaps with other one on this address space")
         fake.networks[b["Name"]] = {**b, "Id": secrets.token_hex(32), "Containers": {}}
         return 201, {"Id": fake.networks[b["Name"]]["Id"], "Warning": ""}
 
@@ -255,7 +261,13 @@ def _network_create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 def _network_inspect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         n = _network(fake, m[0])
-        return 200, {**n, "Containers": {i: {"IPv4Address": a} for i, a in n["Containers"].items()}}
+        there = {c.id: {"Name": c.name} for c in fake.containers.values() if _within(c, n)}
+        left = {f"ep-{secrets.token_hex(8)}": {"Name": name} for name in fake.left_ends.get(n["Name"], ())}
+        return 200, {**n, "Containers": {i: {"Name": i, "IPv4Address": a} for i, a in n["Containers"].items()} | there | left}
+
+
+def _within(c: Any, network: Any) -> bool:
+    return c.status == "running" and (c.config.get("HostConfig") or {}).get("NetworkMode") == network["Name"]
 
 
 def _network_list(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
@@ -267,7 +279,8 @@ def _network_list(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 def _network_remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         n = _network(fake, m[0])
-        if any(i in fake.containers and fake.containers[i].status == "running" for i in n["Containers"]):
+        connected = any(i in fake.containers and fake.containers[i].status == "running" for i in n["Containers"])
+        if connected or fake.left_ends.get(n["Name"]) or any(_within(c, n) for c in fake.containers.values()):
             raise No(403, f"error while removing network: network {n['Name']} has active endpoints")
         del fake.networks[n["Name"]]
     return 204, None
@@ -278,6 +291,21 @@ def _network_connect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
         c, n = fake.get(b["Container"]), _network(fake, m[0])
         wanted = ((b.get("EndpointConfig") or {}).get("IPAMConfig") or {}).get("IPv4Address")
         n["Containers"][c.id] = wanted or f"10.208.0.{len(n['Containers']) + 2}"
+    return 200, None
+
+
+def _network_disconnect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
+    """Of a container that is not there only what is left in the network, by its name, and by force."""
+    with fake.lock:
+        n, who = _network(fake, m[0]), b["Container"]
+        c = next((c for c in fake.containers.values() if who in (c.id, c.name)), None)
+        if c is not None:
+            c.config["HostConfig"]["NetworkMode"] = "none"
+            n["Containers"].pop(c.id, None)
+        elif b.get("Force") and who in fake.left_ends.get(n["Name"], ()):
+            fake.left_ends[n["Name"]].remove(who)
+        else:
+            raise No(404, f"No such container: {who}")
     return 200, None
 
 
@@ -309,5 +337,6 @@ ROUTES: list[tuple[str, str, Callable[..., Said]]] = [
     ("GET", "/images/(.+)/json", _image), ("POST", "/images/create", _pull),
     ("POST", "/networks/create", _network_create), ("GET", "/networks", _network_list), ("GET", "/networks/([^/]+)", _network_inspect),
     ("DELETE", "/networks/([^/]+)", _network_remove), ("POST", "/networks/([^/]+)/connect", _network_connect),
+    ("POST", "/networks/([^/]+)/disconnect", _network_disconnect),
     ("POST", "/volumes/create", _volume_create), ("GET", "/volumes/([^/]+)", _volume_inspect), ("DELETE", "/volumes/([^/]+)", _volume_remove),
 ]

@@ -13,7 +13,7 @@ import pytest
 from fake_docker import Container, FakeDocker
 from task_ground import KEY, Life, token_of
 
-from jobscribe.drivers.docker import launching, stopping, upkeep
+from jobscribe.drivers.docker import launching, networks, stopping, upkeep
 from jobscribe.drivers.docker.places import PlaceFiles, make_below, put
 from jobscribe.drivers.docker.sampling import Sampling, memory_peak, sample
 from jobscribe.drivers.docker.wrapper import wrapper
@@ -29,6 +29,7 @@ CREATED, STARTED = r"POST /containers/create", r"POST /containers/[^/]+/start"
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for what only is to be patient."""
     monkeypatch.setattr(launching, "_AGAIN_SECS", 0.02)
+    monkeypatch.setattr(networks, "PAUSES", (0.01,) * 5)
     monkeypatch.setattr(stopping, "AGAIN_SECS", 0.1)
     monkeypatch.setattr(upkeep, "TICK_SECS", 0.05)
 
@@ -218,6 +219,61 @@ async def test_a_subnet_that_something_else_has_is_said(life: Life, fake: FakeDo
     exit_ = await life.end_of(token)
     assert (exit_.source, exit_.fault) == ("start", "subnetTaken") and "10.208.8.0/22" in (exit_.detail or "")
     assert not fake.called(CREATED)
+
+
+IN_USE = "error while removing network: network x has active endpoints"
+
+
+async def over(life: Life, fake: FakeDocker, **box: Any) -> str:
+    """The network of a task that ran and has ended."""
+    token = life.launch(box={"subnet": "10.208.8.0/22", **box})
+    await life.reported(token, "running")
+    (network,) = fake.networks
+    end(fake, life, token)
+    await life.end_of(token)
+    return network
+
+
+async def test_a_network_that_is_in_use_for_a_moment_more_is_removed_all_the_same(life: Life, fake: FakeDocker) -> None:
+    fake.trouble("DELETE /networks", "fail", times=3, status=403, said=IN_USE)
+    await over(life, fake)
+    await life.until(lambda: not fake.networks, "the network is gone")
+    assert not fake.called("POST /networks/[^/]+/disconnect")
+
+
+async def test_who_is_in_a_network_and_has_no_container_is_taken_out(life: Life, fake: FakeDocker) -> None:
+    token = life.launch(box={"subnet": "10.208.8.0/22"})
+    await life.reported(token, "running")
+    (network,) = fake.networks
+    fake.left_ends[network] = ["ghost"]
+    end(fake, life, token)
+    await life.until(lambda: not fake.networks, "the network is gone")
+    assert [b["Container"] for c, b in fake.bodies if c.endswith("/disconnect")] == ["ghost"]
+    assert any("ghost is in network" in line and "taken out" in line for line in life.lines)
+
+
+async def test_a_network_that_is_left_in_the_way_of_the_next_gang_is_removed(life: Life, fake: FakeDocker) -> None:
+    fake.trouble("DELETE /networks", "fail", status=403, said=IN_USE)
+    left = await over(life, fake)
+    await life.until(lambda: len(fake.called("DELETE /networks")) > len(networks.PAUSES), "it could not be removed")
+    fake.relent()
+    token = life.launch(box={"subnet": "10.208.8.0/22"})
+    await life.reported(token, "running")
+    assert len(fake.networks) == 1 and left not in fake.networks
+    assert any(f"network {left} on host a is left of a gang that is over, and in the way" in line for line in life.lines)
+
+
+@pytest.mark.parametrize("whose", ["a stranger's", "one of ours in which somebody runs"])
+async def test_a_network_of_somebody_else_stays(life: Life, fake: FakeDocker, whose: str) -> None:
+    if whose == "a stranger's":
+        fake.networks["other"] = {"Name": "other", "Id": "other", "Containers": {}, "IPAM": {"Config": [{"Subnet": "10.208.8.0/22"}]}}
+    else:
+        first = life.launch(box={"subnet": "10.208.8.0/22"})
+        await life.reported(first, "running")
+    before = list(fake.networks)
+    exit_ = await life.end_of(life.launch(box={"subnet": "10.208.8.0/22"}))
+    assert (exit_.source, exit_.fault) == ("start", "subnetTaken") and list(fake.networks) == before
+    assert not fake.called("POST /networks/[^/]+/disconnect")
 
 
 @pytest.mark.parametrize(("volume", "good"), [("data", True), ("/etc", False), ("{user}/x", True), ("{user}/../Other", False), ("x", False)])

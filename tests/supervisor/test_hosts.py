@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobscribe.protocol.messages import Box
+from jobscribe.protocol.roles import Retry
 from jobscribe.supervisor.core import effects as fx
 from jobscribe.supervisor.core import hosts, rooms, subnets
 from jobscribe.supervisor.core.hosts import HostPlace, Option
@@ -328,6 +329,30 @@ def test_a_gang_waits_where_all_networks_are_in_use(kit):
         "its tasks share a network of one host, and no host has room for all of them now (all networks for gangs are in use there) "
         "(a has 7 cores, 3900 MiB of memory)")
     assert rooms.release(room, ("j1", 1), 0.0)
+
+
+def test_addresses_of_somebody_elses_network_are_avoided_for_a_while(kit):
+    room = Room(nodes=(node("a", 8, subnets="10.208.0.0/21"),))
+    rooms.foreign(room, "a", "10.208.0.2", 0.0)
+    rooms.foreign(room, "gone", "10.208.0.2", 0.0)
+    rooms.foreign(room, "a", "a.example", 0.0)
+    assert ask(room, "j1", kit.role("x"))[0][1][0].address == "10.208.4.2"
+    assert not ask(room, "j2", kit.role("x")) and rooms.next_look(room) == rooms.AVOID_BLOCK_SECS
+    assert rooms.look_again(room, rooms.AVOID_BLOCK_SECS - 1) == [] and rooms.broken(room) == []
+    ((_, places),) = rooms.look_again(room, rooms.AVOID_BLOCK_SECS)
+    assert places[0].address == "10.208.0.2" and room.books["a"].foreign == {}
+
+
+def test_a_gang_whose_addresses_were_taken_gets_others_with_its_next_attempt(kit):
+    stage = _stage(kit, place("a"), nodes={"local": (node("a", 8),)})
+    first = stage.placed(kit.role("x", 2), hosts=("a",), retry=Retry(platform=1))
+    assert [t.address for t in stage.job().live_tasks()] == ["10.208.0.2", "10.208.0.3"]
+    for token in first:
+        stage.end(token, None, source="start", fault="subnetTaken", detail="Pool overlaps with other one on this address space")
+    stage.fire("retry", kit.jid_of(), stage.job().run.serial)
+    stage.answer()
+    assert [t.address for t in stage.job().live_tasks()] == ["10.208.4.2", "10.208.4.3"] and stage.job().run.attempt == 2
+    assert stage.clock["room", "local"] > rooms.AVOID_BLOCK_SECS
 
 
 def test_a_gang_too_large_for_each_host_is_told_so(kit):
