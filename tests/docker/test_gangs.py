@@ -19,6 +19,8 @@ from real_site import Site, jid_of, req_id, until
 from registry import Registry
 from typed import environment, gang, output, refused, role, tasks, there, types, words
 
+from jobscribe.drivers.deployment import deployment
+
 SERVER = """
 import os, socket
 s = socket.socket()
@@ -248,6 +250,38 @@ def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> N
     assert output(site, mine, "prober").splitlines() == [f"{own} reached", f"{foreign} not reached"]
     assert output(site, other, "prober").splitlines() == [f"{foreign} reached", f"{own} not reached"]
     gone(pool, *runs)
+
+
+@pytest.mark.timeout(300)
+def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(site: Site, pool: Hosts) -> None:
+    gang_of_two = {"graceSecs": 1.0, "retry": {"count": 0, "platform": 1}}
+    blocks = [f"10.208.{n}.0/22" for n in (0, 4)]
+    ours = f"jobscribe.deployment={deployment((site.root / 'secret' / 'agents').read_bytes().strip())}"
+    try:
+        for host in pool.hosts.values():
+            labels = ("--label", ours, "--label", "jobscribe.part=network")
+            host.docker("network", "create", "--internal", "--subnet", blocks[0], *labels, "left-of-a-gang")
+            host.docker("network", "create", "--internal", "--subnet", blocks[1], "of-somebody-else")
+        runs = [gang(role("main", "while [ ! -e ../../go ]; do sleep 0.05; done", tasks=2), **gang_of_two) for _ in range(3)]
+        for run in runs:
+            site.submit(run)
+        for run in runs:
+            run_all(site, run)
+        held = {(t["host"], t["address"].rsplit(".", 1)[0]): int(t["token"].split("/")[2]) for run in runs for t in tasks(site, run)}
+        first, second = {h for h in pool.hosts if (h, "10.208.0") in held}, {h for h in pool.hosts if (h, "10.208.8") in held}
+        assert all(held[h, "10.208.0"] == 1 for h in first) and all(held[h, "10.208.8"] == 2 for h in second), held
+        assert first == set(pool.hosts) and len(second) == 1 and len(held) == 3, held
+        for host in first:
+            known = pool.hosts[host].docker("network", "ls", "--format", "{{.Name}}").split()
+            assert "left-of-a-gang" not in known and "of-somebody-else" in known
+        for run in runs:
+            let_go(site, run)
+            assert site.wait(run, PATIENT)["state"] == "completed"
+        gone(pool, *runs)
+    finally:
+        for host in pool.hosts.values():
+            host.docker("network", "rm", "left-of-a-gang", code=None)
+            host.docker("network", "rm", "of-somebody-else", code=None)
 
 
 @pytest.mark.timeout(300)
