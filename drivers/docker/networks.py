@@ -51,9 +51,8 @@ class Networks:
             try:
                 await self._make(name, body, engine)
             except SubnetTaken:
-                if not await self._drop_left(subnet, engine):
-                    raise
-                await self._make(name, body, engine)
+                await self._drop_left(subnet, engine)
+                await self._make(name, body, engine)  # also where nothing was left: it may have gone meanwhile
 
     async def drop(self, name: str, engine: HostEngine) -> bool:
         """Take it away. False: somebody is in it, or the host cannot be asked; the next sweep comes by."""
@@ -89,12 +88,12 @@ class Networks:
             if e.code != "conflict":
                 raise
 
-    async def _drop_left(self, subnet: str, engine: HostEngine) -> bool:
+    async def _drop_left(self, subnet: str, engine: HostEngine) -> None:
         """Those of ours that have these addresses: who was given them anew knows that no task of theirs is left."""
         left = [n["Name"] for n in await self.of_deployment(engine) if any(c.get("Subnet") == subnet for c in _config(n))]
         for name in left:
             self._log("network {} on host {} is left of a gang that is over, and in the way: it is removed", name, engine.name)
-        return bool(left) and all(await asyncio.gather(*(self.drop(name, engine) for name in left)))
+        await asyncio.gather(*(self.drop(name, engine) for name in left))
 
     async def _free(self, name: str, engine: HostEngine) -> None:
         """Take out of it whoever the daemon has no container of any more; one that is there stays, whatever it does. Raises EngineError."""

@@ -263,6 +263,11 @@ async def test_a_network_that_is_left_in_the_way_of_the_next_gang_is_removed(lif
     assert any(f"network {left} on host a is left of a gang that is over, and in the way" in line for line in life.lines)
 
 
+async def test_a_network_that_goes_while_the_next_one_is_made_costs_nothing(life: Life, fake: FakeDocker) -> None:
+    fake.trouble("POST /networks/create", "fail", times=1, status=403, said="Pool overlaps with other one on this address space")
+    await life.reported(life.launch(box={"subnet": "10.208.8.0/22"}), "running")
+
+
 @pytest.mark.parametrize("whose", ["a stranger's", "one of ours in which somebody runs"])
 async def test_a_network_of_somebody_else_stays(life: Life, fake: FakeDocker, whose: str) -> None:
     if whose == "a stranger's":
