@@ -24,6 +24,7 @@ from .agent_starts import AgentStarts
 from .engine import EngineError, HostEngine
 from .images import ImageFault, Images
 from .log_drivers import LogDrivers
+from .networks import in_the_way
 from .relays import Relay
 from .remains import Remains, inspect
 from .unix_users import UnixUsers
@@ -190,6 +191,7 @@ class DockerDriver:
         if not sentences:
             try:
                 await self.images[name].have(self.pool.image)
+                return await in_the_way(self.engines[name], self.pool.task_subnets, self.deployment)
             except (EngineError, ImageFault) as e:
                 return [e.sentence]
         return sentences

@@ -7,12 +7,12 @@ such a network are given to the next gang all the same, so whoever needs them ta
 import asyncio
 import time
 from functools import partial
+from ipaddress import IPv4Network
 from typing import Any
 from weakref import WeakValueDictionary
 
 from ...runtime.log import Log
 from . import containers, names
-from .agents import DockerDriver
 from .engine import EngineError, HostEngine
 from .executions import TaskState
 from .remains import inspect
@@ -32,8 +32,8 @@ class SubnetTaken(Exception):
 class Networks:
     """Of one deployment, on all hosts."""
 
-    def __init__(self, driver: DockerDriver, log: Log) -> None:
-        self._driver, self._log = driver, log
+    def __init__(self, deployment: str, log: Log) -> None:
+        self._deployment, self._log = deployment, log
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def have(self, task: TaskState, engine: HostEngine) -> None:
@@ -46,7 +46,7 @@ class Networks:
         async with lock:
             if await engine.call(f"look for network {name}", lambda c: c.networks(filters={"name": [f"^{name}$"]})):
                 return
-            labels = names.network_labels(self._driver.deployment, task.place.key, task.token, time.time())
+            labels = names.network_labels(self._deployment, task.place.key, task.token, time.time())
             body = containers.network_body(name=name, subnet=subnet, labels=labels)
             try:
                 await self._make(name, body, engine)
@@ -73,7 +73,7 @@ class Networks:
 
     async def of_deployment(self, engine: HostEngine) -> list[dict[str, Any]]:
         """As the daemon lists them. Raises EngineError."""
-        filters = names.filters(self._driver.deployment, "network")
+        filters = names.filters(self._deployment, "network")
         listed: list[dict[str, Any]] = await engine.call("list networks", lambda c: c.networks(filters=filters))
         return listed
 
@@ -102,6 +102,24 @@ class Networks:
             if who and await inspect(engine, who) is None:
                 self._log("{} is in network {} on host {} and has no container: it is taken out", who, name, engine.name)
                 await engine.call(f"take {who} out of network {name}", partial(_take_out, who=who, network=name))
+
+
+async def in_the_way(engine: HostEngine, subnets: str, deployment: str) -> list[str]:
+    """Sentences about networks of others on this host that have addresses of these; none: gangs can have all. Raises EngineError."""
+    listed: list[dict[str, Any]] = await engine.call("list networks", lambda c: c.networks())
+    return [
+        f"its network {n['Name']} has {c['Subnet']}, out of the pool's taskSubnets {subnets}: a gang that is given these addresses cannot "
+        "start; remove it ('docker network rm'), or give the pool other `taskSubnets`"
+        for n in listed if not names.is_ours(n.get("Labels"), deployment, "network")
+        for c in _config(n) if _overlap(c.get("Subnet"), subnets)
+    ]
+
+
+def _overlap(one: str | None, other: str) -> bool:
+    try:
+        return one is not None and IPv4Network(one, strict=False).overlaps(IPv4Network(other, strict=False))
+    except ValueError:
+        return False  # IPv6, or words of another network driver
 
 
 def _config(network: dict[str, Any]) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ class DockerTasks:
         self._places: dict[AgentKey, Place] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._looking = Looking(OutputCap(lambda sentence: log("{}", sentence), head, tail), self._ended, self._runs)
-        networks = Networks(driver, log)
+        networks = Networks(driver.deployment, log)
         self._launching = Launching(driver, log, networks, self._ended, self._began)
         self._stopping = Stopping(driver, self._look)
         self._recovery = Recovery(driver, log)

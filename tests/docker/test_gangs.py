@@ -262,6 +262,8 @@ def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(site: Site, pool:
             labels = ("--label", ours, "--label", "jobscribe.part=network")
             host.docker("network", "create", "--internal", "--subnet", blocks[0], *labels, "left-of-a-gang")
             host.docker("network", "create", "--internal", "--subnet", blocks[1], "of-somebody-else")
+        said = "".join(types(site, "pool", "check", code=1))
+        assert said.count("network of-somebody-else has 10.208.4.0/22") == 2 and "left-of-a-gang" not in said, said
         runs = [gang(role("main", "while [ ! -e ../../go ]; do sleep 0.05; done", tasks=2), **gang_of_two) for _ in range(3)]
         for run in runs:
             site.submit(run)

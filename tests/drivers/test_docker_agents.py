@@ -263,6 +263,20 @@ async def test_an_image_that_is_missing_is_said_at_a_start_and_at_a_check(house:
     assert await driver.check() == [refused.value.sentence]
 
 
+async def test_a_check_says_which_networks_of_others_have_addresses_of_gangs(house: House) -> None:
+    driver = house.driver()
+    assert await driver.check() == []
+    ours = names.labels(driver.deployment, "network")
+    for name, subnets, labels in (
+        ("bridge", ["172.17.0.0/16", "fd00::/64"], None), ("ours", ["10.208.4.0/22"], ours), ("within", ["10.208.0.0/24"], {}), ("around", ["10.0.0.0/8"], {}),
+        ("none", [], None),
+    ):
+        house.fake.networks[name] = {"Name": name, "Id": name, "Containers": {}, "Labels": labels, "IPAM": {"Config": [{"Subnet": s} for s in subnets]}}
+    said = await driver.check()
+    assert len(said) == 2 and "within has 10.208.0.0/24" in said[0] and "around has 10.0.0.0/8" in said[1]
+    assert all("host a" in s and "`taskSubnets`" in s for s in said), said
+
+
 async def test_a_start_that_the_engine_refuses_leaves_nothing(house: House) -> None:
     driver = house.driver()
     await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
