@@ -23,8 +23,8 @@ ROUNDS = share(1, 8)
 #: Cancels that race with the submission.
 RACES = share(12, 400)
 GRACE_SECS = 0.5
-#: So long Slurm itself waits before it kills what it ends (KillWait of this cluster).
-KILL_WAIT_SECS = 3.0
+#: So long Slurm itself waits before it kills what it ends: KillWait is 3 s on this cluster, and slurmd waits 5 s at least.
+KILL_WAIT_SECS = 5.0
 ALL_LICENSES = {"licenses": "solver:2"}
 
 
