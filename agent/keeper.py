@@ -21,7 +21,6 @@ disk, and nowhere else.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -65,8 +64,6 @@ _TERM_GRACE = 3.0
 _AGAIN_SECS = 0.2
 #: A process that is just being spawned may hold the lock of a killed keeper for a moment.
 _LOCK_PATIENCE = 0.3
-#: What a lock says on a file system that has none. A lease does without.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 #: What of its own environment the agent gets; anything else might hold what is not the agent's business.
 _PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SLURM_CONF")
 
@@ -105,11 +102,12 @@ def run(config: Config, spawn_agent: Spawn, first: First | None = None, born: Bo
         layout = Layout(config["folder"])
         layout.make()
         wanted = config.get("lease")
-        lock = _lock(f"{layout.folder}/keeper.lock", must=wanted is None)
-        lease = None if lock is None or wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
+        # with a lease nothing is locked: a network file system would keep the lock of a keeper that hangs on another machine
+        lock = _lock(f"{layout.folder}/keeper.lock") if wanted is None else None
+        lease = None if wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
     except OSError as error:
         return _cannot_begin(f"its folder cannot be used: {fault(error)[1]}", CANNOT_BEGIN, first)
-    if lock is None or (wanted is not None and lease is None):
+    if lock is None and lease is None:
         return _cannot_begin(f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first)
     keep_in(f"{layout.folder}/keeper.log", config)
     try:
@@ -120,7 +118,8 @@ def run(config: Config, spawn_agent: Spawn, first: First | None = None, born: Bo
         if lease is not None:
             with contextlib.suppress(OSError):  # then it will be found left
                 lease.release()
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
@@ -261,8 +260,8 @@ def _reserve_low_descriptors() -> None:
             return
 
 
-def _lock(path: str, *, must: bool = True) -> int | None:
-    """Take the lock for the life of this process; None where another one has it. must: else a file system without locks is good enough."""
+def _lock(path: str) -> int | None:
+    """Take the lock for the life of this process; None where another one has it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _LOCK_PATIENCE
     while True:
@@ -274,10 +273,6 @@ def _lock(path: str, *, must: bool = True) -> int | None:
                 os.close(fd)
                 return None
             time.sleep(0.02)
-        except OSError as error:
-            if must or error.errno not in _NO_LOCKS:
-                raise
-            return fd
 
 
 def _telling(config: Config) -> First | None:

@@ -86,6 +86,11 @@ class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
     run_dir: Sentence = ""
     node: Word = ""
 
+    @property
+    def queued(self) -> bool:
+        """It waits in Slurm's queue, by Slurm's word; also where it was said to run before."""
+        return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+
 
 class Partition(_Part, frozen=True, kw_only=True):
     """What a partition allows, by Slurm's word. None: no limit, or it is not said.

@@ -54,18 +54,24 @@ def queued(world: World, run: Run) -> tuple[str, str]:
     if said.job_id is None:
         why = said.sentence or said.reason
         return "slurm", f"it is being submitted to {said.cluster}" + (f": {why}" if why else "") + doubts(world, run)
+    return "slurm", _place(said) + doubts(world, run)
+
+
+def _place(said: BatchState) -> str:
+    """In the queue: where, why, and until when, as far as that is known."""
     partition = f", partition {said.partition}" if said.partition else ""
     why = said.sentence or said.reason or said.state
     expected = "" if said.starts_at is None else f"; expected to start at {_time(said.starts_at)}"
-    where = f"in the queue of {said.cluster}{partition}, Slurm job {said.job_id}"
-    return "slurm", where + (f": {why}" if why else "") + expected + doubts(world, run)
+    return f"in the queue of {said.cluster}{partition}, Slurm job {said.job_id}" + (f": {why}" if why else "") + expected
 
 
 def running(world: World, run: Run) -> str | None:
-    """Where it runs."""
+    """Where it runs; or that Slurm, which had said so, has it in its queue again."""
     said = last_word(world, run)
     if said is None or said.job_id is None:
         return None
+    if said.queued:
+        return f"Slurm has taken it back: it is {_place(said)}" + doubts(world, run)
     on = f"on {said.nodes} of {said.cluster}" if said.nodes else f"on {said.cluster}"
     return f"it runs {on} (Slurm job {said.job_id})" + doubts(world, run)
 

@@ -41,7 +41,7 @@ def evidence(run: Run, said: BatchState | None) -> list[str]:
         told.append(f"nodes: {said.nodes}")
     if said.submitted_at is not None:
         told.append(f"in Slurm's queue since {_utc(said.submitted_at)}")
-    if run.active and run.started_at is None and said.starts_at is not None:
+    if run.active and (run.started_at is None or said.queued) and said.starts_at is not None:
         told.append(f"Slurm expects to start it at {_utc(said.starts_at)}")
     if said.restarts:
         told.append(f"Slurm has put it into its queue again {said.restarts} times")
@@ -71,10 +71,13 @@ def waiting(answer: dict[str, Any], run: Run, said: BatchState | None, message: 
     """It is in Slurm's queue, or on its way there."""
     answer["sentence"] = f"it has not started: {'it is ' if message and message.startswith('in ') else ''}{message}"
     answer["not"] = ["a fault of the job: it waits"]
-    helps = next((text for begins, text in _HELPS if said is not None and said.reason.startswith(begins)), None)
-    answer["try"] = [helps] if helps else []
-    answer["try"] += commands(said)
+    answer["try"] = helps(said) + commands(said)
     answer["try"].append(f"jobscribe job cancel {answer['computeJid']}   # to take it out of the queue")
+
+
+def helps(said: BatchState | None) -> list[str]:
+    """What one does about its reason, if there is anything to say."""
+    return [text for begins, text in _HELPS if said is not None and said.reason.startswith(begins)][:1]
 
 
 def sign_in(answer: dict[str, Any], host: str, message: str | None) -> None:

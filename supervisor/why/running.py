@@ -17,6 +17,10 @@ def running(answer: Answer, run: Run, said: BatchState | None) -> None:
         of_it = sum(t.pid is not None for t in live)
         answer["sentence"] += f", {of_it} of {sum(r.tasks for r in run.spec.roles)} tasks now"
         answer["try"].append(f"jobscribe job tasks {jid}")
+    elif live and said is not None and said.queued:
+        answer["sentence"] = f"Slurm said that it was started at {utc(run.started_at)}, and has taken it back into its queue"
+        answer["sentence"] += f": {said.sentence}" if said.sentence else ""
+        answer["try"] += batch.helps(said) + batch.commands(said)
     elif live and said is not None:
         on = f"{said.nodes} of " if said.nodes else ""
         answer["sentence"] += f" on {on}{said.cluster}" + (f", as Slurm job {said.job_id}" if said.job_id else "")

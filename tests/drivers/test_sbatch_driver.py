@@ -297,6 +297,22 @@ async def test_a_keeper_that_was_killed_is_replaced_at_once_on_the_same_machine(
     await until(lambda: len(ground.agents()) == 1, "one agent")
 
 
+async def test_one_that_hangs_on_another_machine_keeps_nobody_from_beginning_and_ends_when_it_goes_on(ground: Ground) -> None:
+    driver = ground.driver()
+    first = await driver.start(SPEC)
+    left = [first["pid"], *ground.agents()]
+    for pid in left:
+        os.kill(pid, signal.SIGSTOP)
+    lease = ground.folder() / "lease" / "1"
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "life": "b", "machine": "b", "host": "login2"}).ljust(1023) + "\n")
+    await driver.close()
+    second = await ground.driver().start(SPEC)
+    assert second["number"] == 2 and second["pid"] not in left
+    for pid in left:
+        os.kill(pid, signal.SIGCONT)
+    await until(lambda: ground.keepers() == [second["pid"]] and len(ground.agents()) == 1 and ground.agents()[0] not in left, "the one left behind ends")
+
+
 # ---- where it cannot be
 
 

@@ -122,10 +122,17 @@ class Scene:
         assert {(s["state"], s["reason"]) for s in canceled.values()} == {("canceled", "cancel")}, canceled
         assert not self.canceled.alive and not self.never.starts and not self.late_canceled.starts
         assert self.runs.alive and self.holds.alive
+        self._late_begins()
         well_ended(ended([self.runs, self.holds, self.waits, self.late]))
         cases = (self.runs, self.ends, self.canceled, self.holds, self.waits, self.never, self.late, self.late_canceled)
         until(lambda: all(j.state in OVER for c in cases for j in c.jobs), "Slurm has ended all that it took", 60, 0.2)
         return told
+
+    def _late_begins(self) -> None:
+        """What Slurm could not hand to its node, because munge was away just then, it holds back for two minutes of its own. That is said."""
+        if any(j.reason == "BeginTime" for j in self.late.jobs):
+            until(lambda: "in the queue of lab" in (self.late.status()["jobStatusMessage"] or ""), "it says that it is in the queue", TOLD_SECS)
+            until(lambda: all(j.reason != "BeginTime" for j in self.late.jobs), "Slurm lets it begin", 200, 0.5)
 
 
 #: What is done, how it is undone, and whether nobody can be asked meanwhile.

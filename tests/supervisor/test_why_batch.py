@@ -102,6 +102,14 @@ def test_it_runs_and_what_is_not_known_needs_a_sign_in(stage, kit):
     answer = ask(stage)
     assert answer["sentence"] == "it runs since 2023-11-14 22:13:20 UTC on n[1-2] of hpc, as Slurm job 4711"
     assert "scontrol show job 4711   # on hpc: all that Slurm knows of it" in answer["try"] and "nodes: n[1-2]" in answer["evidence"]
+    back = said("PENDING", reason="BeginTime", sentence="its time to begin has not come", starts_at=kit.WALL + 120, restarts=1)
+    stage.reports(kit.replace(kit.running(stage.token()), batch=back), key=KEY)
+    answer = ask(stage)
+    assert answer["sentence"] == (
+        "Slurm said that it was started at 2023-11-14 22:13:20 UTC, and has taken it back into its queue: its time to begin has not come"
+    )
+    assert "Slurm expects to start it at 2023-11-14 22:15:20 UTC" in answer["evidence"]
+    assert answer["try"][0] == "nothing needs to be done: it goes on when the time has come that it was given"
     stage.disconnect(KEY)
     stage.tell(DriverFound(KEY, "unknown", "nobody has signed in", sign_in=True))
     answer = ask(stage)
