@@ -200,15 +200,14 @@ class Stand:
         return self.base(uid, cluster) / "agent" / f"sbatch.parallel.{uid}@{cluster}"
 
     def keepers(self, uid: str, cluster: str) -> list[int]:
-        """Of this agent, wherever they are."""
-        wanted = str(self.folder(uid, cluster)).encode()
+        """Of this agent, wherever they are: of the lease and the one before it."""
         found = []
-        for p in processes.table().values():
-            if not p.over and processes._read(f"/proc/{p.pid}/cmdline").startswith(b"jobscribe keeper"):
-                with contextlib.suppress(OSError):
-                    if any(os.readlink(link).encode().startswith(wanted) for link in Path(f"/proc/{p.pid}/fd").iterdir()):
-                        found.append(p.pid)
-        return found
+        for lease in (self.folder(uid, cluster) / "lease").glob("*"):
+            with contextlib.suppress(OSError, ValueError):  # one that goes, or is not written yet
+                said = json.loads(lease.read_text())
+                if processes.alive(said["pid"], said["startTicks"]):
+                    found.append(int(said["pid"]))
+        return sorted(found)
 
     def agents(self, uid: str, cluster: str) -> list[int]:
         keepers = self.keepers(uid, cluster)

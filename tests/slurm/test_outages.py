@@ -130,9 +130,10 @@ class Scene:
 
     def _late_begins(self) -> None:
         """What Slurm could not hand to its node, because munge was away just then, it holds back for two minutes of its own. That is said."""
-        if any(j.reason == "BeginTime" for j in self.late.jobs):
+        until(lambda: all(j.state != "PENDING" or j.reason == "BeginTime" for j in self.late.jobs), "it has begun, or is held back", 60, 0.2)
+        if any(j.state == "PENDING" for j in self.late.jobs):
             until(lambda: "in the queue of lab" in (self.late.status()["jobStatusMessage"] or ""), "it says that it is in the queue", TOLD_SECS)
-            until(lambda: all(j.reason != "BeginTime" for j in self.late.jobs), "Slurm lets it begin", 200, 0.5)
+            until(lambda: all(j.state != "PENDING" for j in self.late.jobs), "Slurm lets it begin", 200, 0.2)
 
 
 #: What is done, how it is undone, and whether nobody can be asked meanwhile.
