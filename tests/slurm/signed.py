@@ -201,13 +201,13 @@ class Stand:
 
     def keepers(self, uid: str, cluster: str) -> list[int]:
         """Of this agent, wherever they are: of the lease and the one before it."""
-        found = []
+        owners = set()
         for lease in (self.folder(uid, cluster) / "lease").glob("*"):
             with contextlib.suppress(OSError, ValueError):  # one that goes, or is not written yet
                 said = json.loads(lease.read_text())
-                if processes.alive(said["pid"], said["startTicks"]):
-                    found.append(int(said["pid"]))
-        return sorted(found)
+                owners.add((said["pid"], said["startTicks"]))
+        titled = [p.pid for p in processes.table().values() if not p.over and _titled(p.pid, b"jobscribe keeper")]
+        return [pid for pid in titled if (_own_number(pid), processes.start_ticks(pid)) in owners]
 
     def agents(self, uid: str, cluster: str) -> list[int]:
         keepers = self.keepers(uid, cluster)
@@ -227,6 +227,12 @@ class Stand:
             if pid not in jobs:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, 9)
+
+
+def _own_number(pid: int) -> int:
+    """What it is called in its own namespace; 0 where it is gone."""
+    said = processes._read(f"/proc/{pid}/status").partition(b"\nNSpid:")[2].split(b"\n")[0].split()
+    return int(said[-1]) if said else 0
 
 
 def _titled(pid: int, title: bytes) -> bool:

@@ -114,7 +114,8 @@ class Scene:
         return time.monotonic() - begun
 
     def afterwards(self) -> float:
-        """Seconds until the ends are told."""
+        """Seconds until the ends are told. A request that was lost without munge is repeated by Slurm, which takes it a minute."""
+        until(lambda: all(j.state in OVER for j in self.canceled.jobs), "Slurm has ended what was canceled", 150, 0.2)
         begun = time.monotonic()
         well_ended(ended([self.ends]))
         canceled = ended([self.canceled, self.never, self.late_canceled], go=False)
