@@ -267,6 +267,7 @@ def test_a_list_shows_jobs_by_their_parts(web: Web, stub: StubSupervisor) -> Non
     assert said["jobs"] == [{
         "computeJid": JID, "uid": ANN, "simulationId": "abcdefgh", "simulationType": "odd", "computeModel": "oddReport", "state": "running",
         "computeJobSerial": SERIAL, "computeJobQueued": 1.5, "computeJobStart": 2.5, "computeJobEnd": None, "reason": None,
+        "computeJobPosition": 9,
     }]
     web.as_(ANN).said("/own-jobs", {"active": None, "before": 9, "limit": 7})
     assert stub.sent("/api/job-list") == [

@@ -14,6 +14,11 @@ export class ApiError extends Error {
     this.http = http;
   }
 
+  /** The site itself could not be asked; what was asked for does not matter. */
+  get isUnreachable() {
+    return this.http === 0 || this.code === "supervisorUnavailable" || (this.code === "unknown" && this.http >= 502 && this.http <= 504);
+  }
+
   /** Nobody is signed in to this site; to sign in to a cluster is another matter. */
   get isNobody() {
     return this.http === 401 && !this.code.startsWith("signIn");
@@ -26,7 +31,8 @@ export const address = (path, query = {}) => {
   return url;
 };
 
-async function send(path, options) {
+/** The answer as it is. Raises ApiError where there is none, or a refusal. */
+export async function send(path, options = {}) {
   let response;
   try {
     response = await fetch(address(path), { signal: AbortSignal.timeout(PATIENCE_MS), credentials: "same-origin", ...options });

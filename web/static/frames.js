@@ -5,6 +5,7 @@ import { ApiError, address, get } from "./api.js";
 import { MAPS } from "./colours.js";
 import { byId, element, setText } from "./dom.js";
 import { described, draw, kindOf, valueRange } from "./pictures.js";
+import { plain } from "./terminal.js";
 
 const KEPT = 80;
 const PLAY_MS = 90;
@@ -176,7 +177,7 @@ export function framesView() {
   }
 
   function note(text) {
-    setText(byId("picture-note"), text);
+    setText(byId("picture-note"), plain(text));
   }
 
   function refresh() {
