@@ -5,6 +5,8 @@ import { css, table } from "./colours.js";
 export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
 const LEGEND_WIDTH = 14;
 const TICK = 5;
+/** More would take the place of the picture. Ticks that only differ beyond have one number, at the first of them. */
+const MOST_DECIMALS = 8;
 
 /** Round numbers within [low, high], about `wanted` of them: steps of 1, 2 or 5 times a power of ten. */
 export function ticks(low, high, wanted) {
@@ -28,9 +30,10 @@ export function tickTexts(values) {
   const [top, low] = [digits(largest), digits(step)];
   let exponent = 0;
   if (largest >= 1e6 || largest < 1e-4) exponent = top - low <= 2 ? low : top;
-  const decimals = Math.min(15, Math.max(0, exponent - low));
+  const decimals = Math.min(MOST_DECIMALS, Math.max(0, exponent - low));
   const text = (value) => `${(value / 10 ** exponent).toFixed(decimals)}${exponent ? `e${exponent}` : ""}`.replace(/-/g, "−");
-  return values.map((value) => (Math.abs(value) <= step * 1e-6 ? "0" : text(value)));
+  const texts = values.map((value) => (Math.abs(value) <= step * 1e-6 ? "0" : text(value)));
+  return texts.map((said, n) => (said === texts[n - 1] ? "" : said));
 }
 
 const digits = (value) => Math.floor(Math.log10(Math.abs(value)) + 1e-9);
@@ -91,7 +94,6 @@ export function fitted(context, text, room) {
 
 /** Width of the picture in the units it is drawn in. */
 export const widthOf = (context) => context.canvas.width / context.getTransform().a;
-const heightOf = (context) => context.canvas.height / context.getTransform().d;
 
 const verticalTicks = (range, height) => ticks(range[0], range[1], Math.max(2, Math.floor(height / 52)));
 const stepOf = (shown) => shown[1] - shown[0];
@@ -149,7 +151,7 @@ function drawLabels(context, box, xLabel, yLabel, colours, numbers) {
     context.translate(box.left - TICK - 10 - numbers, (box.top + box.bottom) / 2);
     context.rotate(-Math.PI / 2);
     const middle = (box.top + box.bottom) / 2;
-    context.fillText(fitted(context, yLabel, 2 * Math.min(middle, heightOf(context) - middle) - 4), 0, 0);
+    context.fillText(fitted(context, yLabel, 2 * Math.min(middle, box.bottom + TICK + 16 - middle) - 4), 0, 0);
     context.restore();
   }
 }

@@ -5,17 +5,31 @@ import { COMMAND, elapsed } from "./runs.js";
 import { duration, isActive, moment, percentText, stateName, tone } from "./words.js";
 
 const PAGE = 30;
+/** Between two drawings, milliseconds: of a thousand runs each may change often. */
+const PAUSE_MS = 100;
 
 /** onSelect(run), onError(error), onMore(): the button was pressed. Returns {draw(shown), clear()}. */
 export function runsList({ store, onSelect, onError, onMore }) {
   const [list, kind, more] = ["runs", "kind", "more"].map(byId);
   let limit = PAGE;
   let shown = null;
+  let [resting, due] = [false, false];
 
   const wished = (run) => !kind.value || (run.simulationType === COMMAND) === (kind.value === COMMAND);
 
   function draw(itsShown) {
     shown = itsShown;
+    due = resting;
+    if (resting) return;
+    resting = true;
+    drawNow();
+    setTimeout(() => {
+      resting = false;
+      if (due) draw(shown);
+    }, PAUSE_MS);
+  }
+
+  function drawNow() {
     const runs = store.all().filter(wished);
     setText(byId("no-runs"), kind.value && store.all().length ? "None of this kind." : "None yet.");
     byId("no-runs").hidden = runs.length > 0;

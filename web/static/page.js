@@ -29,7 +29,6 @@ let live = null;
 /** Visits that were begun before this one do not go on. */
 let visit = 0;
 let lost = 0;
-let [listing, dueAgain] = [false, false];
 
 const frames = framesView();
 const why = whyView();
@@ -46,13 +45,13 @@ const where = whereForm();
 // ---- notices
 
 /** Anything that went wrong, as a person can read it. What is not a refusal is a mistake of this page: the console has it. */
-function showError(owner, error, about = "") {
+function showError(owner, error, about = "", advice = error.advice) {
   if (error instanceof ApiError && error.isNobody) return welcome();
   if (!(error instanceof ApiError)) {
     console.error(error);
     return notices.show("page", { message: "something went wrong in this page", advice: "load it again" });
   }
-  notices.show(owner, { message: about + error.message, advice: error.advice, unreachable: error.isUnreachable });
+  notices.show(owner, { message: about + error.message, advice, unreachable: error.isUnreachable });
 }
 
 /** Of a run that is not shown nobody waits for the answer. */
@@ -67,7 +66,8 @@ async function withButton(button, owner, action, about = "") {
   try {
     await action();
   } catch (error) {
-    showError(owner, error, about);
+    // what a button does is not tried again by itself
+    showError(owner, error, about, error.isUnreachable ? "what runs, runs on; try this again when the site answers" : error.advice);
   } finally {
     button.disabled = false;
   }
@@ -163,30 +163,12 @@ byId("sign-out").addEventListener("click", (event) =>
 
 function heard(name, data) {
   if (name === "status") {
-    const run = store.hear(data);
-    if (!run && data.state !== "missing") refreshList();
+    store.news(data);
   } else if (name === "progress") {
     store.progressed(data);
   } else if (name === "log") {
     log.piece(data);
   }
-}
-
-/** One request at a time, however many runs begin meanwhile. */
-async function refreshList() {
-  dueAgain = listing;
-  if (listing) return;
-  listing = true;
-  do {
-    dueAgain = false;
-    try {
-      await store.load(apps);
-      notices.clear("list");
-    } catch (error) {
-      showError("list", error);
-    }
-  } while (dueAgain);
-  listing = false;
 }
 
 function linked(state, error) {
@@ -205,7 +187,7 @@ function linked(state, error) {
   if (state === "live") {
     notices.back();
     store.stopAsking();
-    refreshList();
+    store.load(apps).then(() => notices.clear("list"), (error) => showError("list", error));
     store.askAll(shown).catch(() => {});
   } else if (live) {
     store.keepAsking(() => shown, () => log.ask());
@@ -333,7 +315,7 @@ function drawProgress(run) {
   else if (knows) bar.value = status.percentComplete;
   else if (status.state === "running") bar.removeAttribute("value");
   else bar.value = 0;
-  setText(byId("percent"), knows ? percentText(status) : "");
+  setText(byId("percent"), knows ? percentText({ percentComplete: bar.value }) : "");
   setText(byId("elapsed"), duration(elapsed(run)));
 }
 

@@ -93,6 +93,13 @@ export function runsStore({ onChange, onError, onListed = () => {}, onSignIn = (
     return run;
   }
 
+  /** A status out of the stream of news, also of a run that was submitted elsewhere. */
+  function news(said) {
+    const [, simulationId, model] = said.computeJid.split("-");
+    if (!runs.has(said.computeJid) && said.simulationType) added(said.computeJid, said.simulationType, simulationId, model);
+    hear(said);
+  }
+
   /** What the page was told of a run, in a reply or an event; asked: in the answer to a question about it, which leaves nothing out. Returns the run, or null where it is none of ours. */
   function hear(said, asked = false) {
     const run = runs.get(said.computeJid);
@@ -228,7 +235,7 @@ export function runsStore({ onChange, onError, onListed = () => {}, onSignIn = (
   }
 
   return {
-    load, more, hasMore: () => Boolean(older), all, hear, progressed, start, ask, askAll, cancel, keepAsking, stopAsking, clear, appOf, modelOf, titleOf, get: (key) => runs.get(key),
+    load, more, hasMore: () => Boolean(older), all, news, hear, progressed, start, ask, askAll, cancel, keepAsking, stopAsking, clear, appOf, modelOf, titleOf, get: (key) => runs.get(key),
   };
 }
 
