@@ -1,6 +1,6 @@
 // The newest bytes of what a run writes, as they come, shown as a terminal shows them; the whole of it on request.
 
-import { address, send } from "./api.js";
+import { address, getBytes } from "./api.js";
 import { byId, setText } from "./dom.js";
 import { LONGEST_SEQUENCE, afterSequence, showTerminal } from "./terminal.js";
 import { size } from "./words.js";
@@ -105,11 +105,10 @@ export function logView({ onWish, onError }) {
   async function ask() {
     if (!run?.serial || all) return;
     const mine = run;
-    const response = await send(wholeAddress({ tail: String(HELD), computeJobSerial: String(run.serial) }));
-    const text = new Uint8Array(await response.arrayBuffer());
+    const { headers, bytes: text } = await getBytes(wholeAddress({ tail: String(HELD), computeJobSerial: String(run.serial) }));
     if (mine !== run) return;
     bytes = text;
-    end = Number(response.headers.get("X-Jobscribe-Offset") ?? 0) + text.length;
+    end = Number(headers.get("X-Jobscribe-Offset") ?? 0) + text.length;
     refresh();
   }
 
@@ -121,8 +120,7 @@ export function logView({ onWish, onError }) {
       return refresh();
     }
     if (end > WHOLE_AT_MOST) return void window.open(wholeAddress(), "_blank", "noopener");
-    const response = await send(wholeAddress({ computeJobSerial: String(serial) }));
-    const text = new Uint8Array(await response.arrayBuffer());
+    const { bytes: text } = await getBytes(wholeAddress({ computeJobSerial: String(serial) }));
     all = true;
     bytes = text;
     end = Math.max(end, text.length);
