@@ -1,5 +1,5 @@
-// Banners above the page. Each has an owner: what it is about. It is taken away when that succeeds or is over, and where the site could not
-// be reached, as soon as the site answers. A reader may close it before.
+// Banners above the page. Each has an owner, which names its subject. A banner is removed when its subject succeeds or is over. If its cause
+// is that the site does not answer, it is removed as soon as the site answers. The reader can close it earlier.
 
 import { byId, element } from "./dom.js";
 import { sentenceOf } from "./words.js";
@@ -12,7 +12,7 @@ export function noticeBoard(isBack) {
   const notices = new Map();
   let timer = 0;
 
-  /** unreachable: the banner is about the site not answering, whatever was asked for. Said again, it stays closed where a reader closed it. */
+  /** unreachable: the cause is that the site does not answer. A banner that the reader closed stays closed while its text is the same. */
   function show(owner, { message, advice, unreachable = false }) {
     const said = `${message}\n${advice}`;
     if (notices.get(owner)?.said === said) return;

@@ -54,7 +54,7 @@ function showError(owner, error, about = "", advice = error.advice) {
   notices.show(owner, { message: about + error.message, advice, unreachable: error.isUnreachable });
 }
 
-/** Of a run that is not shown nobody waits for the answer. */
+/** Report a failed status request only for the run that is shown. */
 function askFailed(error, run = shown) {
   if (run === shown || !(error instanceof ApiError) || error.isNobody) showError("run", error);
 }
@@ -194,12 +194,12 @@ function linked(state, error) {
   }
 }
 
-/** Where a port was chosen anew, this page cannot know which: only who started the site can. */
+/** After a restart on another port, the page cannot find the new address by itself. */
 function sayLost() {
   const ours = !byId("who").hidden;
   const advice = ours
     ? 'what runs, runs on, and this page keeps trying; if "jobscribe up" was started again and printed another address, open that one'
-    : "what runs, runs on, and this page keeps trying; if this takes long, ask those who run this site";
+    : "what runs, runs on, and this page keeps trying; if this takes long, ask the operator of this site";
   notices.show("connection", { message: `no connection to ${window.location.origin}`, advice });
 }
 
