@@ -70,7 +70,7 @@ def _cluster(v: Visit, body: schemas.SbatchLogin | schemas.SbatchLoginStatus) ->
     if body.cluster is not None or body.simulation_type is None or body.simulation_id is None or model is None:
         return body.cluster
     try:
-        name = v.site.simulations.model(body.simulation_type, model).name
+        name = v.site.simulations.slot(body.simulation_type, model).name
         jid = compute_jid(v.uid, body.simulation_id, name)
         reply = v.upstream.object("run-status", requests.RunStatusRequest(uid=v.uid, compute_jid=jid))
     except (Refusal, ClientError):

@@ -299,7 +299,7 @@ class ClustersReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One job, as a list shows it."""
+    """One job, as a list shows it. computeJobPosition: of the last event that changed it."""
 
     compute_jid: ComputeJid
     uid: Uid
@@ -312,6 +312,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compute_job_start: float | None = None
     compute_job_end: float | None = None
     reason: str | None = None
+    compute_job_position: int | None = None
 
 
 class JobsReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,12 +5,19 @@ from typing import Any
 
 import msgspec
 
-from ..apps.app import App, AppError, Data, Model
+from ..apps.app import App, AppError, Data, Kind, Model
 from ..apps.registry import COMMAND, digest, load, names
 from ..protocol.errors import Refusal
 
 #: sha256 by name, of a user's library; asked for only when an app reads a file of it.
 LibFiles = Callable[[], Mapping[str, str]]
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Compute model of a job. kind: None for a plain command, and for a job that no installed app describes."""
+
+    name: str
+    kind: Kind | None = None
 
 
 class Simulations:
@@ -20,7 +27,7 @@ class Simulations:
         self._also = tuple(also)
 
     def names(self) -> tuple[str, ...]:
-        """All that a page can run; plain commands are not for pages."""
+        """All that a page can start; plain commands are submitted elsewhere."""
         return tuple(n for n in names(self._also) if n != COMMAND)
 
     def app(self, simulation_type: str) -> App:
@@ -35,6 +42,14 @@ class Simulations:
             there = ", ".join(sorted({m.name for m in app.models} | {r.name for m in app.models for r in m.reports}))
             raise Refusal("notFound", f"{simulation_type} has no report {report!r}; it has: {there}")
         return model
+
+    def slot(self, simulation_type: str, report: str) -> Slot:
+        """The compute model of a job that may have been submitted elsewhere, for status, cancel, log and diagnosis."""
+        try:
+            model = self.model(simulation_type, report)
+        except Refusal:  # unknownApp, appFailed, notFound: the supervisor may know the job although the app is gone
+            return Slot(report)
+        return Slot(model.name, model.kind)
 
     def hash(self, simulation_type: str, model: Model, data: Data, lib: LibFiles) -> str:
         """The computeJobHash. Raises Refusal (appRefused with what the app says to its user, appFailed)."""
