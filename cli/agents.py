@@ -72,7 +72,7 @@ def agent_logs(
 @command(name="stop")
 @click.argument("names", metavar="[AGENT]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All of your agents.")
-@click.option("--all-users", is_flag=True, help="With --all: those of everybody. With an id: it may be that of anybody's agent.")
+@click.option("--all-users", is_flag=True, help="Agents of other users, too.")
 def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> None:
     """End agents that have no runs, and their keepers; return when they are gone.
 
@@ -89,7 +89,7 @@ def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> No
     stopping: list[str] = []
     for name in names or [r["agent"] for r in operating.agents(all_users=all_users) if r["phase"] in ("up", "leaving")]:
         try:
-            stopping.append(operating.agent_stop(name, uid=None if "@" in name else mine))
+            stopping.append(operating.agent_stop(name, uid=mine))
         except ClientError as e:
             if e.code not in ("agentBusy", "agentUnavailable", "notFound"):
                 raise
