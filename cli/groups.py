@@ -63,6 +63,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "agent": {
         "list": ("agents", "list_agents", "Show your agents: how each stands, its jobs, where its log lies."),
         "logs": ("agents", "agent_logs", "Print the log of an agent, or of its keeper."),
+        "stop": ("agents", "stop_agents", "End agents that have no runs, and their keepers."),
     },
     "cluster": {
         "list": ("cluster", "list_clusters", "Show the clusters: defaults, limits, partitions."),

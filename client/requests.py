@@ -12,6 +12,7 @@ import msgspec
 from ..protocol.errors import CODES
 from ..protocol.requests import (
     AgentList, AgentLogs,
+    AgentStop,
     BeginSession, CallRequest, ClusterList, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks,
     RunArray, RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, SbatchLogin,
     SbatchLoginStatus, Trace,
@@ -228,6 +229,10 @@ def apps() -> Call:
 
 def agents(uid: str | None) -> Call:
     return _post("agents", AgentList(uid=uid))
+
+
+def agent_stop(agent: str, uid: str | None) -> Call:
+    return _post("agent-stop", AgentStop(agent=agent, uid=uid))
 
 
 def agent_logs(agent: str, uid: str | None, part: Any, previous: bool, offset: int, tail: int) -> Call:

@@ -353,6 +353,13 @@ class AgentList(_Request, frozen=True, kw_only=True):
     uid: Uid | None = None
 
 
+class AgentStop(_Request, frozen=True, kw_only=True):
+    """End an agent and its keeper. agent: as in AgentLogs; uid: only an agent of this user is meant."""
+
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    uid: Uid | None = None
+
+
 class AgentLogs(_Request, frozen=True, kw_only=True):
     """What an agent, or its keeper, wrote about itself. agent: its key, at least four characters of its id, or a job of it.
 

@@ -21,7 +21,7 @@ from ..protocol.requests import JobLog, JobTasks, RunCancel, RunMany, RunRelease
 from ..protocol.status import PURGED
 from ..runtime.log import Log
 from .core.effects import AgentReady, ReplyRefusal, ReplyStatus
-from .core.inputs import Cancel, Input, Now, Release, Submit, WantAgent
+from .core.inputs import AgentStopRequested, Cancel, Input, Now, Release, Submit, WantAgent
 from .core.status import missing, status
 from .core.tasks import task_dir
 from .engine import Durable, Engine
@@ -257,6 +257,18 @@ class Desk:
                 await future
         except TimeoutError:
             raise Refusal("agentUnavailable", f"its agent was not up within {secs:g} s") from None
+        finally:
+            self._waiting.pop(handle, None)
+
+    async def stop_agent(self, key: AgentKey) -> None:
+        """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
+        handle, future = self._handle()
+        self.engine.tell(AgentStopRequested(handle, key))
+        try:
+            async with asyncio.timeout(ANSWER_SECS):
+                await future
+        except TimeoutError:
+            raise Refusal("storageUnavailable", "the store has not taken it in time; whether the agent ends is not known") from None
         finally:
             self._waiting.pop(handle, None)
 

@@ -63,6 +63,7 @@ ROUTES = (
     Route("/api/pool-check", pool.pool_check, ("GET",)),
     Route("/api/agents", agents.agents),
     Route("/api/agent-logs", agents.agent_logs),
+    Route("/api/agent-stop", agents.agent_stop),
     Route("/api/clusters", clusters.clusters),
     Route("/api/notify", notify.notify, ("GET",)),
     Route("/api/notify-test", notify.notify_test),
