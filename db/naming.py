@@ -38,8 +38,8 @@ BATCH = 5000
 #: A container's name that is longer was given by nobody.
 LONGEST = 256
 _TYPES = (
-    "RunRequested", "StopRequested", "LateStopRequested", "TaskPlaced", "TaskSubmitted", "TaskHeld", "TaskEnded", "JobFolded", "AgentStarted",
-    "AgentFolded",
+    "RunRequested", "StopRequested", "LateStopRequested", "TaskPlaced", "TaskSubmitted", "TaskHeld", "TaskEnded", "JobFolded",
+    "AgentStarted", "AgentFolded",
 )
 _THERE = "SELECT 1 FROM names WHERE name = ? AND what = ? AND stream = ?"
 _AMONG = ", ".join(f"'{t}'" for t in _TYPES)
