@@ -9,6 +9,7 @@ all its live tasks have exited is too late: it is on record, it changes no resul
 from ...db.events import LateStopRequested, RunEnded, StopRequested
 from ...db.state import Job, Run
 from ...db.store import Receipt
+from ...protocol.clusters import fallback_secs
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.status import CANCELED
@@ -137,6 +138,9 @@ def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:
     limit = run.spec.time_limit_secs or turn.world.policy.time_limit_secs
     if limit is not None:
         slack = turn.world.policy.limit_slack_secs + run.spec.grace_secs
+        if task.agent_key.driver in turn.world.policy.batch:
+            place = turn.world.policy.place(task.agent_key.driver, task.agent_key.host)
+            limit = fallback_secs(limit) if place is None else fallback_secs(limit, place.limit_slack_secs)
         turn.ask(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
 
 
