@@ -1,5 +1,6 @@
 """What is said of a run that is over: what ended it, how sure that is, what shows it, and what it was not. Pure."""
 
+import math
 import signal
 
 from ...db.state import Run
@@ -110,6 +111,9 @@ def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
         case "timeLimit":
             limit = run.spec.time_limit_secs
             answer["sentence"] = "it was ended by its time limit" + (f" of {limit:g} s" if limit else "")
+            if limit and exit_ is not None and isinstance(exit_.batch, BatchState) and limit % 60:
+                told = 60 * math.ceil(limit / 60)
+                answer["evidence"].append(f"Slurm takes time limits in full minutes: {told} s, and may be half a minute late")
         case "queueLimit":
             answer["sentence"] = "it waited longer than its queue limit and never started"
         case "startFailed":
