@@ -17,6 +17,7 @@ from jobscribe.protocol.clusters import Cluster, fallback_secs
 from jobscribe.protocol.exits import ExitFacts
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import Execution, TaskSpec
+from jobscribe.supervisor.why import batch as batch_words
 
 from .paper_slurm import USER, PaperJob, PaperSlurm
 
@@ -346,6 +347,7 @@ async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(ground
     end = await ground.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason, end.exit.ended_by_scheduler) == (3, None, None)
     assert end.exit.detail is None and end.batch.state == state  # type: ignore[union-attr]
+    assert batch_words.words(end.exit)[-1] == "its command had ended by itself before Slurm ended the job, so its own exit decides"
 
 
 # ---- the agent ends at any moment
