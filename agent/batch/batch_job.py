@@ -40,7 +40,7 @@ class Task:
         self.code_mono: float | None = None
         self.code_at = math.inf
         self.own: ExitInfo | None = None
-        #: Slurm still called it running when its own exit was known: no end that Slurm made came before
+        #: Slurm still called it running when its own exit, or the end of its step, was known: no end that Slurm made came before
         self.exited_first = False
         self.step_over_mono: float | None = None
         self.stop_reason: str | None = None

@@ -176,7 +176,8 @@ class Tending:
             task.own, task.code_mono, task.code_at = now.own, clock, time.time()
             self.soon(job, _AFTER_CODE_SECS)
         if now.over and task.step_over_mono is None:
-            task.step_over_mono = clock
+            task.step_over_mono, task.code_at = clock, min(task.code_at, time.time())
+            self.soon(job, _AFTER_CODE_SECS)
         self._changed(job)
 
     # ---- ends
@@ -192,9 +193,15 @@ class Tending:
         over = self._over(job)
         for task in job.live:
             alone = job.gang and not job.stopping and task.fenced
-            step = job.gang and task.step_over_mono is not None and self._written(task, task.step_over_mono)
+            step = self._step_over(job, task)
             if (over and (task.code_mono is not None or task.fenced or self._told(job, task))) or alone or step:
                 self.end(job, task, await asyncio.to_thread(exit_of, job, task, self._cap))
+
+    def _step_over(self, job: BatchJob, task: Task) -> bool:
+        """Has it ended alone? Its step may also have ended because Slurm ends the job: then Slurm's word is waited for."""
+        if not job.gang or task.step_over_mono is None or not (task.exited_first or task.stop_reason is not None):
+            return False
+        return self._written(task, task.step_over_mono)
 
     def _over(self, job: BatchJob) -> bool:
         """Is nothing of it left, by Slurm's word?"""

@@ -260,7 +260,7 @@ def _of_executions(events: Sequence[Stored]) -> list[Phase]:
             case TaskStarted(token=token):
                 step(token, s, ("execution", "command"))
             case TaskExited(token=token):
-                step(token, s, ("end of what is left", "command"))
+                step(token, s, ("completing", "command"))
             case TaskHeld(token=token):
                 step(token, s, ("kept to be looked at", "command"))
             case TaskEnded(token=token):
