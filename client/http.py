@@ -152,7 +152,7 @@ class Client:
             self._connection.pause(short if end is None else max(0.0, min(short, end - time.monotonic())))
 
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
-        """Cancel the run; final once this returns. Repeating it is harmless."""
+        """Cancel the run; final once this returns. One whose command has ended keeps its own result. Repeating it is harmless."""
         return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
 
     def release(self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None) -> RunState:

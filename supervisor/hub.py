@@ -195,8 +195,8 @@ class Connection:
     def _log_receipt(self, message: Any) -> None:
         if isinstance(message, RunStatusUpdate):
             e: Execution = message.execution
-            self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid, e.state,
-                         **about(e.token), **self.ids)
+            self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid,
+                         "ending" if e.ending else e.state, **about(e.token), **self.ids)
             if e.state == "ended":
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):

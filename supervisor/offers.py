@@ -70,7 +70,8 @@ def policy(
     starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
-            HostPlace(host=c.name, slots={"parallel": c.runs}, user_runs=c.runs_per_user) for c in clusters.clusters
+            HostPlace(host=c.name, slots={"parallel": c.runs}, user_runs=c.runs_per_user, limit_slack_secs=c.limit_slack_secs)
+            for c in clusters.clusters
         )
         starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
     return Policy(

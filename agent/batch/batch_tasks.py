@@ -129,6 +129,8 @@ class BatchTasks:
             self._say(self._execution(token))
             return
         self._stopping.stop(*known, reason, grace_secs)
+        if known[1].stop_reason is None:  # it has ended by itself, and Slurm has not finished it
+            self._say(self._execution(token))
         self._tending.soon(known[0])
 
     def forget(self, tokens: Sequence[Token]) -> None:
