@@ -44,6 +44,7 @@ from ..runtime.log import Log, log_uncaught
 from . import answer, lib_copies, ports, run_files
 from .evidence import Evidence
 from .keeper_link import KeeperLink
+from .keeper_watch import KeeperWatch
 from .link import Link
 from .log_opening import opened
 from .login_env import TIMEOUT_SECS, LoginEnvironment, this_account
@@ -108,6 +109,8 @@ class _Agent:
         self._reports: Reports
         self._samples: Samples
         self._paths = Paths(())
+        #: None: a keeper of an older version, which answers no pings
+        self._watch: KeeperWatch | None = None
         #: where runs are jobs of a batch scheduler's, not the keeper's
         self._batch: BatchTasks | None = None
         #: what the keeper said before there was anybody to hear it; None from then on
@@ -124,6 +127,7 @@ class _Agent:
         self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
         self._catch_up(hello["executions"])
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
+        tasks += [asyncio.create_task(self._watch.run())] if self._watch is not None else []
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in (*rest, *self._readers.values()):
             task.cancel()
@@ -161,6 +165,7 @@ class _Agent:
         self._reports = Reports(self._evidence, self._link.send)
         self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
         self._paths = Paths(config.get("paths", ()))
+        self._watch = KeeperWatch.of(hello, self._log, self._keeper.send, self._link.send)
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
@@ -180,6 +185,8 @@ class _Agent:
     def _up(self) -> None:
         self._away_since = None
         self._log("connected")
+        if self._watch is not None and self._watch.silent is not None:
+            self._link.send(self._watch.silent)
         self._do(self._session.connected(time.monotonic()))
         self._reports.again()
         self._samples.again()
@@ -215,6 +222,10 @@ class _Agent:
         if said["is"] == "hello":
             if not self._hello.done():
                 self._hello.set_result(said)
+            return
+        if self._watch is not None:
+            self._watch.heard(said)
+        if said["is"] == "pong":
             return
         if self._early is not None:
             self._early.append(said)

@@ -161,6 +161,11 @@ def marked(entries: Iterable[bytes], processes: Iterable[Process]) -> list[Proce
     return [p for p in processes if p.pid != me and not p.over and environment(p.pid, *names) == values]
 
 
+def title(pid: int) -> bytes:
+    """The arguments of a process, with NUL between them; empty where it is gone or over."""
+    return _read(f"/proc/{pid}/cmdline")
+
+
 def holds(pid: int, path: str) -> bool:
     """Has this process opened this file (an absolute path without symbolic links)?"""
     try:

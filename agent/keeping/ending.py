@@ -12,7 +12,7 @@ import signal
 import time
 
 from ...runtime import crashpoints, processes
-from ...runtime.evidence import EXIT, STOP
+from ...runtime.evidence import EXIT, STOP, written_code
 from . import facts, verdict
 from .launch import close_lock
 from .say import say
@@ -56,15 +56,24 @@ class Ending:
     def children_changed(self) -> None:
         """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
         for e in self._running.values():
-            if e.own and not e.main_over:
-                # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
-                e.main_over = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            self._notice(e)
         self.look()
         for e in [e for e in self._running.values() if e.main_over and e.own]:
             if not self._has_orphans(e) and not _peopled(e):
                 self._finish(e)
             elif not self._loop.has_timer(("step", e.name)):
                 self.step(e)
+
+    def _notice(self, e: Execution) -> None:
+        """Has the main process of our own child ended?"""
+        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
+        if e.own and not e.main_over and os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self.main_ended(e)
+
+    def main_ended(self, e: Execution) -> None:
+        """Its main process has ended: noticed just now."""
+        e.main_over = True
+        e.ended_mono = verdict.ended_mono(e, self._loop.since)
 
     def look(self) -> None:
         """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
@@ -75,16 +84,31 @@ class Ending:
                 self._kin.kill_child(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts."""
+        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts.
+
+        A stop that comes after the exit is too late: what is left of it is killed as after any exit, and no reason is kept.
+        """
         now = time.monotonic()
         if e.kill_at is None:
-            e.stop_reason = e.stop_reason or reason
+            if e.stop_reason is None and not self._noted(e, reason, grace):
+                self.step(e)
+                return
             e.kill_at = now + grace
-            # before the first signal, so that an exit can always be told from its cause
-            self._owed.write(f"{e.folder}/{STOP}", {"reason": e.stop_reason, "grace": grace, "at": time.time()})
-            crashpoints.reached("keeper.stopping")
         e.kill_at = min(e.kill_at, now + grace)
         self.step(e)
+
+    def _noted(self, e: Execution, reason: str, grace: float) -> bool:
+        """Write down why it is stopped, and then that it gets a signal. False: its exit was there before, and it gets none."""
+        path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
+        self._owed.write(path, {**note, "signaled": False})
+        crashpoints.reached("keeper.stopping")
+        self._notice(e)
+        if e.main_over or written_code(e.folder) is not None:
+            self._owed.withdraw(path)
+            return False
+        self._owed.write(path, {**note, "signaled": True})
+        e.stop_reason = reason
+        return True
 
     def step(self, e: Execution) -> None:
         """Bring an execution that is to end closer to its end, and come again until it is over."""

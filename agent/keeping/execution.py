@@ -25,9 +25,9 @@ class Execution:
     """
 
     __slots__ = (
-        "alone", "cgroup", "counted", "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd",
-        "main_over", "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sight", "sizes", "started_at",
-        "started_mono", "stop_reason", "survivors", "terminated", "ticks", "token",
+        "alone", "cgroup", "counted", "dropped", "elapsed", "ended_mono", "exit", "folder", "grace", "kill_at", "killing", "limit",
+        "lock_fd", "main_over", "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sight", "sizes",
+        "started_at", "started_mono", "stop_reason", "survivors", "terminated", "ticks", "token",
     )
 
     def __init__(self, name: str, token: str, folder: str) -> None:
@@ -40,6 +40,8 @@ class Execution:
         self.started_at: float | None = None
         self.started_mono: float | None = None
         self.elapsed: float | None = None
+        #: when its main process ended (see `verdict.ended_mono`)
+        self.ended_mono: float | None = None
         self.exit: dict[str, Any] | None = None
         self.own = True
         #: its cgroup, where it has one
@@ -80,8 +82,8 @@ class Execution:
 
     def over(self, exit_: dict[str, Any]) -> None:
         """Nothing of it is left; this is its end."""
-        if self.started_mono is not None and self.elapsed is None:
-            self.elapsed = time.monotonic() - self.started_mono
+        began, ended = self.started_at, exit_.get("endedAt")
+        self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
         self.terminated, self.survivors, self.dropped, self.sizes, self.sight = set(), set(), {}, {}, Sight()
 

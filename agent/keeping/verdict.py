@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .execution import Execution
 
+#: A keeper that noticed an end within this time takes the moment of noticing (seconds).
+_LATE_SECS = 1.0
 RESTARTED = "the machine was restarted while it ran"
 CONTAINER_ENDED = "the container that it ran in ended"
 MEMORY_OF_SOME = "memory ran out in its container while it ran beside others; whose process the kernel killed is not known"
@@ -51,7 +53,7 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
         out |= from_code(e.folder, written)
         try:
             # files are stamped by a coarser clock: a short job would end before it started
-            out["endedAt"] = max(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, e.started_at or 0.0)
+            out["endedAt"] = max(min(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, time.time()), e.started_at or 0.0)
         except OSError as error:
             out["detail"] = f"the time of its end is not known: {error.strerror}"
         return out
@@ -77,8 +79,23 @@ def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> di
     return with_words(e.folder, out)
 
 
+def ended_mono(e: Execution, since: float) -> float:
+    """Monotonic time at which its main process ended, noticed just now. since: it had not ended then.
+
+    A keeper that was stopped or starved notices late: then the age of the exit code's file says when, between `since` and now.
+    """
+    now = time.monotonic()
+    if now - since < _LATE_SECS:
+        return now
+    try:
+        age = time.time() - os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime
+    except OSError:
+        return now
+    return min(now, max(since, e.started_mono or since, now - age))
+
+
 def _ended_at(e: Execution) -> float:
     """By the wall clock as it was at the start: between the two lies how long it took, though the clock was set meanwhile."""
     if e.started_at is None or e.started_mono is None:
         return time.time()
-    return e.started_at + max(0.0, time.monotonic() - e.started_mono)
+    return e.started_at + max(0.0, (time.monotonic() if e.ended_mono is None else e.ended_mono) - e.started_mono)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ...drivers.driver import AgentDriver
 from ..core.world import AgentView
 from ..watched_hosts import HasHosts
+from ..why.words import waking
 from .aside import Aside, Disk
 from .readings import Parts
 
@@ -114,6 +115,13 @@ class Health:
         for view in self._parts.engine.world.agents.values():
             if view.failures and view.phase != "up":
                 failed.append(view)
+            elif view.keeper is not None:
+                yield Reason(
+                    f"keeper:{view.record.key}", "degraded",
+                    f"the keeper of agent {view.record.key} does not answer (pid {view.keeper_pid} on {view.host}"
+                    f"{', stopped by a signal' if view.keeper.stopped else ''}): how its {len(view.placed)} tasks stand is not known,"
+                    " and nothing starts there", view.keeper.since, waking(view.keeper_pid, view.host),
+                )
             elif view.phase == "away" and view.placed and now - (view.unknown_since or now) > SILENT_SECS:
                 silent.append(view)
         if failed:
@@ -125,8 +133,9 @@ class Health:
             )
         if silent:
             jobs = sum(len(v.placed) for v in silent)
+            said = next((f"; of one its driver says: {v.away}" for v in silent if v.away), "")
             yield Reason(
-                "agentsSilent", "degraded", f"{len(silent)} agents with {jobs} tasks are not heard of; their jobs run on",
+                "agentsSilent", "degraded", f"{len(silent)} agents with {jobs} tasks are not heard of; their jobs run on{said}",
                 min(v.unknown_since or now for v in silent), "look at their machines and the network; the agents' logs say what they tried",
             )
 
