@@ -48,6 +48,8 @@ def _was_over(state: "RunState") -> str:
     """Why a run that was canceled is not called so."""
     if state.state in ("canceled", "pending", "running", "missing"):
         return ""
+    if state.raw.get("lateStop") is not None:
+        return " (its command had ended before it was canceled: the result is its own)"
     if state.state == "error" and state.raw.get("roles") is not None:
         return " (it had failed before it was canceled, and ended with the exit that it had)"
     return " (it was over before)"

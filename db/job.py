@@ -16,11 +16,13 @@ from .events import (
     DependencyEnded,
     JobEvent,
     JobFolded,
+    LateStopRequested,
     RunEnded,
     RunPurged,
     RunRequested,
     StopRequested,
     TaskEnded,
+    TaskExited,
     TaskHeld,
     TaskPlaced,
     TaskStarted,
@@ -51,16 +53,21 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case DependencyEnded():
             return _with_run(job, event.serial, lambda run: _dependency_ended(run, event))
         case TaskSubmitted():
-            return _submitted(job, event)
+            return _change_task_of(job, event.token, batch=event.batch)
         case TaskStarted():
             return _started(job, event)
         case StopRequested():
             stop = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=event.grace_secs, note=event.note)
             return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop))
+        case LateStopRequested():
+            late = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=0.0, note=event.note)
+            return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, late_stop=run.late_stop or late))
+        case TaskExited():
+            return _change_task_of(job, event.token, exited=event.exit)
         case TaskHeld():
             held = Held(at=event.at, secs=event.secs, mono=event.mono, boot_id=event.boot_id)
             return _with_run(job, event.token.serial, lambda run: _change_task(
-                run, event.token, exit=event.exit, diagnosis=event.diagnosis, held=held,
+                run, event.token, exit=event.exit, diagnosis=event.diagnosis, held=held, exited=None,
             ))
         case TaskEnded():
             return _ended(job, event)
@@ -152,10 +159,11 @@ def _change_task(run: Run, token: Token, **fields: object) -> Run:
     return _change_attempt(run, token.attempt, changed)
 
 
-def _submitted(job: Job, e: TaskSubmitted) -> Job:
-    if job.run is not None and job.run.serial == e.token.serial:
-        return msgspec.structs.replace(job, run=_change_task(job.run, e.token, batch=e.batch))
-    return _change_past(job, e.token, batch=e.batch)
+def _change_task_of(job: Job, token: Token, **fields: object) -> Job:
+    """A task of the current run, or of an earlier one that still lives."""
+    if job.run is not None and job.run.serial == token.serial:
+        return msgspec.structs.replace(job, run=_change_task(job.run, token, **fields))
+    return _change_past(job, token, **fields)
 
 
 def _change_past(job: Job, token: Token, **fields: object) -> Job:
@@ -180,7 +188,7 @@ def _started(job: Job, e: TaskStarted) -> Job:
 def _ended(job: Job, e: TaskEnded) -> Job:
     if job.run is not None and job.run.serial == e.token.serial:
         started = e.exit.started_at if e.exit.source != "start" else None
-        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis)
+        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis, exited=None)
         return msgspec.structs.replace(job, run=msgspec.structs.replace(run, started_at=run.started_at or started))
     return msgspec.structs.replace(job, history=tuple(
         _past_ended(p, e.token) if p.serial == e.token.serial else p for p in job.history

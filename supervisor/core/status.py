@@ -46,7 +46,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     known, since = knowledge(world, job, run)
     waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run)
     if run.live_tasks:
-        waits, sentence = _with_tasks(run) or (waits, sentence)
+        waits, sentence = _with_tasks(world, run) or (waits, sentence)
         if run.spec.driver in world.policy.batch:
             sentence = _on_cluster(world, run, waits, sentence)
     if sentence is not None and store_fails_since is not None:
@@ -64,6 +64,10 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         "attempt": run.attempt, "runDir": run.run_dir, "position": position, "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
     }
+    if run.ending:
+        reply["exited"] = next(msgspec.to_builtins(t.exited) for t in run.ending if t.exited is not None)
+    if run.late_stop is not None:
+        reply["lateStop"] = {"at": run.late_stop.at, "by": run.late_stop.by, "note": run.late_stop.note, "reason": run.late_stop.reason}
     said = batch_status.last_word(world, run)
     if said is not None:
         reply["batch"] = msgspec.to_builtins(said)
@@ -85,7 +89,7 @@ def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None)
     """What else there is to say of one that a batch scheduler has."""
     if waits is None:
         return batch_status.running(world, run)
-    return f"{sentence}{batch_status.doubts(world, run)}" if waits == "stopping" else sentence
+    return f"{sentence}{batch_status.doubts(world, run)}" if waits in ("stopping", "ending") else sentence
 
 
 def _past(job: Job, past: PastRun) -> dict[str, Any]:
@@ -158,8 +162,10 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     return "starting", "it is being placed"
 
 
-def _with_tasks(run: Run) -> tuple[str, str] | None:
+def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
     """What is to be said of a run because of its live tasks."""
+    if run.ending:
+        return "ending", _ending(world, run)
     if not run.active:
         return "stopping", "its processes are being ended" + _since(run.stop.at if run.stop else None)
     held = [t for t in run.live_tasks if t.held is not None]
@@ -172,6 +178,23 @@ def _with_tasks(run: Run) -> tuple[str, str] | None:
     if decided is not None:
         return "stopping", f"{len(run.live_tasks)} tasks are being stopped: {decided.reason}"
     return None
+
+
+def _ending(world: World, run: Run) -> str:
+    """Its command has ended, and something of it is still there: how it ended, and what is waited for."""
+    task = next(t for t in run.ending if t.exited is not None)
+    assert task.exited is not None
+    more = f", and those of {len(run.ending) - 1} more tasks," if len(run.ending) > 1 else ""
+    since = _since(task.exited.ended_at)
+    if run.spec.driver in world.policy.batch:
+        waits = f"waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs){since}"
+    elif task.agent_key.kind == "container":
+        waits = f"waiting until its container is removed{since}"
+    else:
+        waits = f"waiting until no process of it is left{since}"
+    late = run.late_stop
+    too_late = "" if late is None else f"; {late.by} asked for its end ({late.reason}) after that, which does not change its result"
+    return f"its command{more} ended: {task.exited.sentence()}; {waits}{too_late}"
 
 
 def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
@@ -313,6 +336,9 @@ def _elapsed(world: World, run: Run, now: Now) -> float | None:
     exit_ = run.exit
     if len(run.attempts) == 1 and not run.spec.roles and exit_ is not None and exit_.started_at is not None and exit_.ended_at is not None:
         return max(0.0, exit_.ended_at - exit_.started_at)
+    exited = [t.exited for t in run.ending if t.exited is not None]
+    if len(exited) == 1 and exited[0].started_at is not None and exited[0].ended_at is not None:
+        return max(0.0, exited[0].ended_at - exited[0].started_at)
     began = [world.began[t.token] for t in run.live_tasks if t.token in world.began]
     if began and run.ended_at is None:
         return max(0.0, now.mono - min(began))

@@ -45,6 +45,7 @@ export function sentence(status) {
     case "pending":
       return sentenceOf(status.jobStatusMessage ?? "it will start in a moment");
     case "running":
+      if (status.queueState === "ending") return sentenceOf(status.jobStatusMessage ?? "it has ended, and is being cleaned up");
       return status.queueState === "stopping" ? "It is being stopped." : "It is being computed.";
     case "completed":
       return status.resultError ? `It was computed, but its result cannot be shown: ${status.resultError.error}.` : "It was computed.";
