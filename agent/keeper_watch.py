@@ -61,7 +61,7 @@ class KeeperWatch:
 
     @classmethod
     def of(cls, hello: dict[str, Any], log: Log, send: Callable[[dict[str, Any]], None],
-           changed: Callable[[KeeperReport], None]) -> Self | None:
+           changed: Callable[[KeeperReport], None], during: Callable[[], None]) -> Self | None:
         """The watch over the keeper that said `hello`. None: a keeper of an older version, which answers no pings."""
         if not hello.get("pings"):
             return None
@@ -71,7 +71,7 @@ class KeeperWatch:
         except (OSError, ValueError):  # it is read again with every connection; the default pace will do here
             address = Address("")
         kill_secs = float(config.get("keeperSilentSecs", _KILL_SECS))
-        return cls(hello["keeperPid"], pace_of(address.ping_timeout_secs), kill_secs, log, send=send, changed=changed)
+        return cls(hello["keeperPid"], pace_of(address.ping_timeout_secs), kill_secs, log, send=send, changed=changed, during=during)
 
     @property
     def silent(self) -> KeeperReport | None:

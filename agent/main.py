@@ -165,7 +165,7 @@ class _Agent:
         self._reports = Reports(self._evidence, self._link.send)
         self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
         self._paths = Paths(config.get("paths", ()))
-        self._watch = KeeperWatch.of(hello, self._log, self._keeper.send, self._link.send)
+        self._watch = KeeperWatch.of(hello, self._log, self._keeper.send, self._link.send, self._look_for_exits)
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
@@ -215,7 +215,7 @@ class _Agent:
             self._reports.leave(execution.token)
             token, exit_ = execution.token, execution.exit
             self._log("cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}", token.jid,
-                      _short_run_op(str(token)), exit_.code, exit_.signal, exit_.source, **about(token))
+                      _short_run_op(token), exit_.code, exit_.signal, exit_.source, **about(token))
         self._do(self._session.learned([execution], time.monotonic()))
 
     def _keeper_said(self, said: dict[str, Any]) -> None:
@@ -230,22 +230,28 @@ class _Agent:
         if self._early is not None:
             self._early.append(said)
             return
+        token, exit_ = parse_token(said["token"]), said.get("exit")
         if said["is"] == "ended":
-            self._reports.leave(parse_token(said["token"]))
-            self._samples.leave(parse_token(said["token"]))
-            exit_ = said.get("exit") or {}
-            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state=ended code={} signal={} source={}",
-                      said["token"].split("/")[0], _short_run_op(said["token"]), said.get("runDir"), exit_.get("code"),
-                      exit_.get("signal"), exit_.get("source"), **about(parse_token(said["token"])))
+            self._reports.leave(token)
+            self._samples.leave(token)
+        if exit_ is not None:
+            state = "ended" if said["is"] == "ended" else "ending"
+            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}", token.jid,
+                      _short_run_op(token), said.get("runDir"), state, exit_.get("code"), exit_.get("signal"), exit_.get("source"),
+                      **about(token))
             self._held.pop(said["name"], None)
         else:
-            self._reports.follow(parse_token(said["token"]))
-            self._samples.follow(parse_token(said["token"]), said["pid"], said["startTicks"], said["elapsed"])
+            self._reports.follow(token)
+            self._samples.follow(token, said["pid"], said["startTicks"], said["elapsed"])
             if self._busy():
                 self._held[said["name"]] = said
                 asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
                 return
         self._do(self._session.keeper_said(said, time.monotonic()))
+
+    def _look_for_exits(self) -> None:
+        """Of executions, as they wrote them down: their keeper is silent."""
+        self._do(self._session.learned(self._evidence.exits(self._session.executions()), time.monotonic()))
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
         """What the keeper has, and what it has said since it said so."""
@@ -393,5 +399,5 @@ class _Agent:
         self._link.send(answer.message(op, outcome))
 
 
-def _short_run_op(token: str) -> str:
-    return short_op(op_id(parse_token(token), "run"))
+def _short_run_op(token: Token) -> str:
+    return short_op(op_id(token, "run"))

@@ -36,6 +36,8 @@ assert resource  # os.wait4 imports it when it is called first; a keeper must ne
 
 #: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
+#: What is left of an execution after its main process is mostly gone within this time (seconds); else its exit is told before its end.
+_ENDING_SECS = 0.05
 #: A cgroup that cannot be taken away is tried again after this long at most.
 _SELDOM_SECS = 60.0
 #: Rounds of killing adopted children without a pause, for those that fork as fast as they are killed.
@@ -45,11 +47,14 @@ _SAY_AFTER = 50
 
 
 class Ending:
-    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each."""
+    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each.
+
+    exited: told of one whose main process is over while something else of it takes its time to end.
+    """
 
     def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups, owed: Owed, running: dict[str, Execution],
-                 finished: Callable[[Execution], None], kernel: Kernel) -> None:
-        self._kernel = kernel
+                 finished: Callable[[Execution], None], exited: Callable[[Execution], None], kernel: Kernel) -> None:
+        self._kernel, self._exited = kernel, exited
         self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
         self._running, self._finished = running, finished
 
@@ -67,11 +72,14 @@ class Ending:
     def _notice(self, e: Execution) -> None:
         """Has the main process of our own child ended?"""
         # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
-        if e.own and not e.main_over and os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            self.main_ended(e)
+        if e.own and not e.main_over:
+            e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if e.main_seen is not None:
+                self.main_ended(e)
 
     def main_ended(self, e: Execution) -> None:
-        """Its main process has ended: noticed just now."""
+        """Its main process has ended: noticed just now. Its time limit does not count any more."""
+        self._loop.cancel(("limit", e.name))
         e.main_over = True
         e.ended_mono = verdict.ended_mono(e, self._loop.since)
 
@@ -119,6 +127,10 @@ class Ending:
             self._finish(e)
             return
         now = time.monotonic()
+        if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
+            e.exited = verdict.while_ending(e)
+            if e.exited is not None:
+                self._exited(e)
         if e.kill_at is None or now >= e.kill_at:
             if not e.killing:
                 e.killing, e.pause = True, _KILL_PAUSE / 2

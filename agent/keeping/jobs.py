@@ -51,7 +51,7 @@ class Jobs:
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
         self._kernel = Kernel()
-        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, self._kernel)
+        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, lambda e: tell("started", e), self._kernel)
         self._refused: dict[str, None] = {}
         #: set when the keeper is to end: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None

@@ -32,17 +32,28 @@ def from_parent(e: Execution) -> dict[str, Any]:
     """The exit of a main process that this keeper waited for."""
     assert e.main_status is not None
     status, usage = e.main_status
-    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
-    written = written_code(e.folder)
-    if os.WIFSIGNALED(status) and written is not None:  # the command had ended before its shell was hit
-        out |= from_code(e.folder, written)
-    elif os.WIFSIGNALED(status):
-        out |= {"signal": os.WTERMSIG(status), "coreDumped": os.WCOREDUMP(status)}
-    else:
-        out |= from_code(e.folder, os.WEXITSTATUS(status))
-    return out | {
+    code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return _of_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status)) | {
         "userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6), "maxRssBytes": usage.ru_maxrss * 1024,
     }
+
+
+def while_ending(e: Execution) -> dict[str, Any] | None:
+    """The exit of a main process that is over, while something of the execution is left. None: nobody knows it."""
+    if e.main_seen is not None:
+        code = e.main_seen.si_status if e.main_seen.si_code == os.CLD_EXITED else None
+        out = _of_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
+    else:
+        out = from_evidence(e, "")
+    return None if out["source"] == "lost" else {"endedAt": _ended_at(e)} | out | {"stopReason": e.stop_reason}
+
+
+def _of_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
+    """code: None where a signal with this number ended the shell."""
+    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
+    if code is None:  # the command may have ended before its shell was hit
+        code = written_code(e.folder)
+    return out | ({"signal": number, "coreDumped": dumped} if code is None else from_code(e.folder, code))
 
 
 def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:

@@ -157,8 +157,8 @@ def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_befo
 def test_a_keeper_of_an_older_version_is_not_asked() -> None:
     log = Log("agent", Redactor(), Watched(os.getpid()))
     hello = {"agent": {"addressFile": "/nowhere"}, "keeperPid": os.getpid()}
-    assert KeeperWatch.of(hello, log, lambda order: None, lambda report: None) is None
-    assert KeeperWatch.of({**hello, "pings": True}, log, lambda order: None, lambda report: None) is not None
+    assert KeeperWatch.of(hello, log, lambda order: None, lambda report: None, lambda: None) is None
+    assert KeeperWatch.of({**hello, "pings": True}, log, lambda order: None, lambda report: None, lambda: None) is not None
 
 
 def test_it_is_noticed_within_three_intervals_of_the_link() -> None:
