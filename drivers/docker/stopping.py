@@ -29,7 +29,8 @@ class Stopping:
         """
         assert task.stop is not None
         if not task.stop.signaled:
-            await self._note(task)
+            with contextlib.suppress(OSError):  # a job that has filled the disk is ended all the same; who asked for it stands in the log
+                await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop)
         engine = self._driver.engines[task.place.key.host]
         told = False
         while task.exit is None:
@@ -53,13 +54,8 @@ class Stopping:
         """Its command has ended, and its container runs on: that is over now, as what outlives a command is everywhere."""
         engine = self._driver.engines[task.place.key.host]
         with contextlib.suppress(EngineError):
-            await _signal(engine, task, signal.SIGKILL)
+            await _signal(engine, task, signal.Signals.SIGKILL)
             await self._look(task)
-
-    async def _note(self, task: TaskState, mark: str | None = None) -> None:
-        assert task.stop is not None
-        with contextlib.suppress(OSError):  # a job that has filled the disk is ended all the same; who asked for it stands in the log
-            await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop, mark)
 
     async def _still_wanted(self, task: TaskState, engine: HostEngine) -> bool:
         """Before the first signal: False where the command has ended by itself. Raises EngineError while no signal can be sent."""
@@ -72,7 +68,8 @@ class Stopping:
         if not engine.up:
             raise EngineError("unreachable", engine.detail)
         task.stop = msgspec.structs.replace(task.stop, signaled=True)
-        await self._note(task, STOP_MARK)
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop, STOP_MARK)
         return True
 
     async def _changes(self, task: TaskState, secs: float) -> None:

@@ -117,3 +117,23 @@ def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is
     assert evidence.exits([known]) == []
     os.kill(keeper.process.pid, signal.SIGCONT)
     keeper.end_of(token)
+
+
+def test_an_order_that_comes_again_after_a_keeper_was_killed_starts_nothing(new_keeper: Callable[..., Keeper], place: Path) -> None:
+    """Neither of what it started and never told, nor of what was forgotten since."""
+    keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.noted:2:{place}/struck"})
+    over = keeper.launch("echo begun; exit 6")
+    assert keeper.end_of(over).code == 6
+    keeper.send(do="forget", names=[over.name])
+    token = keeper.launch("echo begun; sleep NAP; exit 7")
+    keeper.process.wait(10)
+    keeper.kill()
+    until(lambda: keeper.text(token) == "begun\n")
+    following = new_keeper()
+    assert [e["token"] for e in following.hello["executions"]] == [str(token)]
+    for again in (over, token):
+        following.send(**following.order(again, "echo begun; sleep NAP; exit 7"))
+    assert following.end_of(over).code == 6 and following.next("started", token)["state"] == "running"
+    following.wake()
+    assert following.end_of(token).code == 7
+    assert {following.text(t) for t in (over, token)} == {"begun\n"}
