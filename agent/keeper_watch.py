@@ -25,8 +25,8 @@ _MISSED = 3
 _KILL_SECS = 60.0
 #: Process 1 of a container cannot be killed from inside, and its jobs would end with it.
 _FIRST_PROCESS = 1
-#: States of /proc/pid/stat: stopped by a signal, and waiting for a disk. SIGKILL does not end the second, and waking helps only the first.
-_STOPPED, _DISK = "T", "D"
+#: State of /proc/pid/stat in which a process waits for a disk: SIGKILL does not end it then.
+_DISK = "D"
 
 
 def pace_of(ping_timeout_secs: float) -> Pace:
@@ -120,7 +120,7 @@ class KeeperWatch:
 
     def _unanswered(self, now: float, ran: float) -> None:
         state = self._state()
-        stopped, first = state == _STOPPED, self._said is None
+        stopped, first = state == processes.STOPPED, self._said is None
         if self._said is None or self._said.stopped != stopped:
             since = time.time() - self._heart.owed(now) if self._said is None else self._said.since
             self._said = KeeperReport(answers=False, since=since, stopped=stopped)
@@ -135,7 +135,7 @@ class KeeperWatch:
         """Wake a stopped keeper, once. Kill one that stays silent, once: a killed keeper starts nothing more."""
         if self._ticks is None:
             return
-        if state == _STOPPED and not self._woken:
+        if state == processes.STOPPED and not self._woken:
             self._woken = True
             if processes.send_signal(self._pid, self._ticks, signal.SIGCONT):
                 self._log("the keeper, pid {}, was stopped by a signal: SIGCONT sent", self._pid)

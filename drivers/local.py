@@ -24,7 +24,7 @@ from ..runtime import crashpoints, processes
 from . import evidence_files
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
-#: How an agent calls itself in its arguments; jobs are children of keepers, too.
+#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
 _AGENT_TITLE = b"jobscribe agent "
 _MESSAGE_MAX = 64 * 1024
 #: Room in the template's argument list for the title that it and its children show in `ps`.
@@ -72,17 +72,14 @@ class LocalDriver:
         return {"pid": said["pid"], "startTicks": said["startTicks"], "bootId": processes.boot_id(), "folder": str(folder)}
 
     async def find(self, handle: Handle) -> Found:
-        """Asked while no agent is connected: a keeper that a signal has stopped is let go on."""
+        """Nobody else wakes a stopped keeper while its agent is not connected."""
         if handle.get("bootId") != processes.boot_id():
             return Found(state="gone", detail="the machine was restarted")
         pid, ticks = handle.get("pid"), handle.get("startTicks")
         if pid is None or ticks is None:
             return Found(state="unknown", detail="its handle does not say which process it is")
-        there = processes.find(pid)
-        if there is not None and there.ticks == ticks and there.state == "T":
-            return Found(state="alive", detail=_woken(pid, ticks))
-        if there is not None and there.ticks == ticks and not there.over:
-            return Found(state="alive", detail=f"keeper pid {pid}")
+        if processes.alive(pid, ticks):
+            return Found(state="alive", detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}")
         return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
@@ -122,17 +119,6 @@ async def _keeper_of(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return said if said.get("bootId") == processes.boot_id() else None
-
-
-def _woken(pid: int, ticks: int) -> str:
-    """Wake a keeper that a signal has stopped, and its agent if that is stopped, too: nobody else does while no agent is connected."""
-    woken = [f"keeper pid {pid}"]
-    for p in processes.table().values():
-        if p.parent == pid and p.state == "T" and processes.title(p.pid).startswith(_AGENT_TITLE):
-            processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
-            woken.append(f"agent pid {p.pid}")
-    processes.send_signal(pid, ticks, signal.SIGCONT)
-    return f"{' and '.join(woken)} had been stopped by a signal; SIGCONT sent"
 
 
 def _signal(handle: Handle, number: int) -> None:

@@ -42,6 +42,8 @@ def test_the_exit_is_told_while_something_is_left_and_neither_limit_nor_cancel_c
     assert said["exit"]["endedAt"] - said["startedAt"] < 0.2 + ROOM_SECS
     time.sleep(0.5)  # its limit passes
     keeper.stop(token, grace=0.0)
+    keeper.send(do="ping", n=1)
+    keeper.next("pong")  # behind the stop
     keeper.kill_agent()
     keeper.accept()
     (known,) = keeper.hello["executions"]

@@ -131,4 +131,4 @@ def test_keeper_and_agent_that_are_both_stopped_are_woken_when_their_driver_look
     assert (said["state"], said["exit"]["code"]) == ("error", 4)
     assert JOB_SECS - 0.1 < length(said) < JOB_SECS + ROOM_SECS
     assert (site.keeper()["pid"], site.agent_pid()) == (keeper, agent)
-    assert "had been stopped by a signal; SIGCONT sent" in site.log()
+    assert f"keeper pid {keeper}; SIGCONT sent to {keeper}, {agent}, which a signal had stopped" in site.log()
