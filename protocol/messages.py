@@ -349,6 +349,17 @@ class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
     samples: tuple[Sample, ...]
 
 
+class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
+    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a connection while it does not.
+
+    since: unix seconds of the first question without an answer. stopped: a signal has stopped the keeper (state T in /proc).
+    """
+
+    answers: bool
+    since: Instant | None = None
+    stopped: bool = False
+
+
 class ClusterReport(_Message, frozen=True, kw_only=True, tag="cluster_report"):
     """What there is on the agent's cluster. Volatile: the newest counts, none is owed."""
 
@@ -364,7 +375,8 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
 
 
 ToSupervisor = (
-    Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | PortsProbed | Samples | ClusterReport | OpError
+    Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | PortsProbed | Samples | ClusterReport | KeeperReport
+    | OpError
 )
 
 Direction = Literal["to_agent", "to_supervisor"]

@@ -91,6 +91,9 @@ class LimitSettings:
     op_reply_secs: float = _is(30.0, positive_seconds, "an agent must answer an op within")
     ping_interval_secs: float = _is(20.0, positive_seconds, "between two pings on an agent's connection")
     ping_timeout_secs: float = _is(10.0, positive_seconds, "a ping must be answered within; at most the interval")
+    keeper_silent_secs: float = _is(
+        60.0, seconds, "a keeper that does not answer its agent for so long is killed; its jobs run on (0: never)",
+    )
     call_secs: float = _is(30.0, positive_seconds, "an app may compute the answer to a page so long, where the request does not say")
     calls_per_user: int = _is(64, count, "calls and downloads of one user at once")
     upload_bytes: int = _is(1024**3, size, "the largest file that a user may upload")

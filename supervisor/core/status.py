@@ -71,6 +71,9 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     said = batch_status.last_word(world, run)
     if said is not None:
         reply["batch"] = msgspec.to_builtins(said)
+    keeper = _keeper(world, run)
+    if keeper is not None:
+        reply["keeper"] = keeper
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -108,7 +111,9 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
         if task.held is not None:
             continue
         view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
-        if view is None or view.phase != "up" or not view.synced:
+        if view is not None and view.keeper is not None:
+            return False, view.keeper.since
+        if view is None or not view.known:
             return False, min((at for at in (view.unknown_since if view else None, dark) if at is not None), default=None)
         if dark is not None:
             return False, dark
@@ -135,7 +140,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if run.retry is not None and (view is None or ticket not in view.queued):
         at = run.retry.at + run.retry.delay_secs
         return "retry_wait", f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}"
-    if view is None or view.phase != "up" or not view.synced:
+    if view is None or not view.known:
         if (key.driver, key.host) in world.homes.down:
             return "host_down", f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}" + _before_it(view, ticket)
         if view is not None and view.phase == "signed_out":
@@ -236,15 +241,38 @@ def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
         return f"its agent is not there yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
     starting = "is being started" if view.record.starting or view.record.handle else "is to be started again"
+    if view.keeper is not None:
+        return f"{keeper_sentence(view)} ({key})"
     said = {
         "starting": f"its agent {starting}, {tries}",
         "finding": "its agent is being looked for", "absent": "its agent is not there yet",
-        "away": "its agent lives but is not connected", "stopping": f"its agent did not connect and is being ended, {tries}",
-        "up": "its agent is telling what it runs", "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
+        "stopping": f"its agent did not connect and is being ended, {tries}",
+        "up": "its agent is telling what it runs",
+        "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
         "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
     return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
+
+
+def keeper_sentence(view: AgentView) -> str:
+    """The keeper of this agent does not answer."""
+    assert view.keeper is not None
+    stopped = "; a signal has stopped it" if view.keeper.stopped else ""
+    return f"its keeper, pid {view.keeper_pid} on {view.host}, does not answer{_since(view.keeper.since)}{stopped}"
+
+
+def _keeper(world: World, run: Run) -> dict[str, Any] | None:
+    """The first keeper that does not answer, of those that run it or are to start it."""
+    keys = [t.agent_key for t in run.live_tasks if t.held is None] or ([world.key_of(run)] if run.status == PENDING else [])
+    for view in (world.agents.get(key) for key in keys):
+        if view is not None and view.keeper is not None:
+            return {
+                "pid": view.keeper_pid, "host": view.host, "since": view.keeper.since, "stopped": view.keeper.stopped,
+                "sentence": keeper_sentence(view),
+            }
+    return None
 
 
 def _before_it(view: AgentView | None, ticket: Ticket) -> str:
