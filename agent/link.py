@@ -22,11 +22,13 @@ from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.messages import Alive
 from ..runtime.log import Log
-from .backoff import LONGEST, LONGEST_REFUSED, Backoff, Outcome
+from .backoff import LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, Backoff, Outcome
 from .outbox import Outbox
 
 #: A try to dial takes at most so long, however slowly the other end answers.
 DIAL_SECS = 10.0
+#: Between two tries, the address is looked at this often.
+LOOK_SECS = 2.0
 #: One of so many failures is logged: this may go on for hours.
 SAY_EVERY = 60
 #: Answers of a supervisor that does not let us in.
@@ -96,11 +98,22 @@ class Link:
                 begun = loop.time()
                 await self._serve(socket, pace)
                 pause = backoff.ended(loop.time() - begun, random.random())
-            await asyncio.sleep(pause)
+            if await self._has_new_address(pause):
+                backoff = Backoff()
+
+    async def _has_new_address(self, secs: float) -> bool:
+        """Wait so long, or until the supervisor has written where it is now: then it has been started again, or found this agent."""
+        loop = asyncio.get_running_loop()
+        until, before = loop.time() + secs, _stamp(self._file)
+        while (left := until - loop.time()) > 0:
+            await asyncio.sleep(min(left, LOOK_SECS))
+            if _stamp(self._file) != before:
+                return True
+        return False
 
     def _say_failure(self, backoff: Backoff, e: Exception) -> None:
         if backoff.failures % SAY_EVERY == 0:
-            longest = LONGEST_REFUSED if _outcome(e) == "refused" else LONGEST
+            longest = LONGEST_LATE if backoff.failures >= LATE else LONGEST_REFUSED if _outcome(e) == "refused" else LONGEST
             self._log("cannot reach the supervisor: {}; trying again every {:g} s and less", _brief(e), longest)
 
     async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, Pace]:
@@ -205,6 +218,14 @@ class _Through:
 
     def close(self) -> None:
         """There is nothing to give back."""
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _outcome(e: Exception) -> Outcome:

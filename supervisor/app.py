@@ -353,6 +353,7 @@ class _Supervisor:
             return None
         out = SignIns(
             self._fleet.clusters, self._fleet.sbatch, self._redactor, self._counters, self._log, agent_up=self._agent_up,
+            view=lambda key: self._engine.world.agent(key), dismiss=self._hub.dismiss,
         )
         self._counters.measure(sign_ins=out.sizes, clusters=self._clusters.sizes)
         return out

@@ -18,7 +18,7 @@ from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
-    Alive, CallReply, ClusterReport, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
+    Alive, CallReply, ClusterReport, Execution, FileChunk, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
 )
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
@@ -39,6 +39,8 @@ _QUIET = frozenset({"io", "read_file", "keep_file", "analysis", "cancel_call"})
 PACE = Pace()
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
+#: An agent that was told to end has so long to go.
+DISMISS_SECS, _LOOK_SECS = 10.0, 0.02
 
 Answer = LogChunk | CallReply | FileChunk
 A = TypeVar("A", LogChunk, CallReply, FileChunk)
@@ -296,6 +298,16 @@ class Hub:
             self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
         connection.send(message)
         return True
+
+    async def dismiss(self, key: AgentKey, secs: float = DISMISS_SECS) -> bool:
+        """End this agent, not its jobs. True when its connection has gone; False where it has none, or does not go."""
+        if not self.send(key, Kill(reason="its user has signed out")):
+            return False
+        for _ in range(round(secs / _LOOK_SECS)):
+            if key not in self.connections:
+                return True
+            await asyncio.sleep(_LOOK_SECS)
+        return False
 
     async def ask(self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None) -> A:
         """Send a question and wait for its answer, which is of this kind. Raises Refusal.

@@ -47,7 +47,7 @@ def keeper_settings(settings: Settings) -> dict[str, Any]:
 
 def agent_settings(settings: Settings) -> dict[str, Any]:
     """What every agent is told, wherever it is."""
-    return {"apps": list(settings.apps.also), "loginSecs": settings.limits.login_profile_secs}
+    return {"apps": list(settings.apps.also), "loginSecs": settings.limits.login_profile_secs, "awaySecs": settings.limits.agent_away_secs}
 
 
 def policy(
