@@ -19,6 +19,7 @@ import tornado.netutil
 import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
+from ..protocol.handshake import HEADER, SiteHello, parsed
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.messages import Alive
 from ..runtime.log import Log
@@ -71,6 +72,8 @@ class Link:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
         self._outbox = Outbox()
+        #: what the supervisor of the newest connection said of itself; None: nothing (it is of an earlier version)
+        self.site: SiteHello | None = None
 
     def send(self, message: Any) -> None:
         """Queue for the live connection; without one it is dropped. A queue that overflows ends the connection: a snapshot is cheaper."""
@@ -142,6 +145,7 @@ class Link:
         self._outbox.clear()
         self._outbox.put(self._alive)
         self._socket = socket
+        self.site = None if socket.headers is None else parsed(socket.headers.get(HEADER))
         loop = asyncio.get_running_loop()
         heart = Heartbeat(pace, loop.time(), ahead=random.random() * pace.interval / 2)
         socket.on_pong = lambda data: heart.heard()  # type: ignore[method-assign]

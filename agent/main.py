@@ -181,11 +181,21 @@ class _Agent:
     def _up(self) -> None:
         self._away_since = None
         self._log("connected")
+        if self._link.site is not None and self._link.site.apps != self._apps:
+            self._use_apps(self._link.site.apps)
         self._do(self._session.connected(time.monotonic()))
         self._reports.again()
         self._samples.again()
         if self._batch is not None and (news := self._batch.news()) is not None:
             self._link.send(ClusterReport(news=news))
+
+    def _use_apps(self, also: tuple[str, ...]) -> None:
+        """The supervisor was started anew, with another list of apps than this agent was."""
+        self._log("apps.also is now: {}", ", ".join(also) or "empty")
+        self._apps = self._starter.apps = also
+        self._workers.renew(also)
+        if self._batch is not None:
+            self._batch.use_apps(also)
 
     def _down(self) -> None:
         self._away_since = time.monotonic()

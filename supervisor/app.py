@@ -144,7 +144,7 @@ class _Supervisor:
         self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
             self._engine, self._progress, self._metering, self._log, self._counters, self._agent_id, self._session,
-            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
+            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs), apps=settings.apps.also,
         )
         self._hub.heard_of_cluster = self._clusters.heard
         self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))

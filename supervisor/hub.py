@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import tornado.websocket
 
+from ..protocol import handshake
 from ..protocol.codec import Decoder, Encoder, FrameError
 from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
@@ -20,6 +21,7 @@ from ..protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_age
 from ..protocol.messages import (
     Alive, CallReply, ClusterReport, Execution, FileChunk, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
 )
+from ..protocol.version import VERSION
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 from .core.world import token_hash
@@ -191,6 +193,8 @@ class Connection:
             return
         self.alive = message
         self.hub.log("{} opName=alive o=None", self, **self.ids)
+        if message.version != VERSION:
+            self.hub.log("{} has jobscribe {}, and this supervisor has {}", self, message.version, VERSION, **self.ids)
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
 
@@ -217,11 +221,13 @@ class Hub:
     """All live connections, by agent key."""
 
     def __init__(self, engine: Engine, progress: Progress, metering: Metering, log: Log, counters: Counters,
-                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0) -> None:
-        """pace: how often agents are asked whether they are there (see `pulse`)."""
+                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0,
+                 apps: Sequence[str] = ()) -> None:
+        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting `apps.also`, which agents are told."""
         self.engine, self.progress, self.metering, self.log, self.counters = engine, progress, metering, log, counters
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
+        self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
         #: who measures them; set by the composition root
         self.links: Links = Unmetered()
