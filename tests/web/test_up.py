@@ -115,15 +115,16 @@ def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> Non
     ann.close()
 
 
-#: An app whose version is `{}`. `method` answers with it, in a worker.
+#: An app whose version is `{}`. A call answers with it; kept: was it imported before the call began?
 CHANGING = """
-import sys
+import os, sys
+PID = os.getpid()
 from jobscribe.apps.app import App, Frame, Model, Prepared
 MODEL = Model(name="newAnimation", title="New", kind="parallel")
 app = App(
     name="changing", title="Changing", version="{}", models=(MODEL,), parameters=lambda data, model: dict(data["models"]),
     prepare=lambda run: Prepared(command=(sys.executable, "-c", "pass")), frame=lambda run, frame: dict(),
-    stateless=dict(version=lambda args: dict(version="{}")),
+    stateless=dict(version=lambda args: dict(version="{}", kept=PID != os.getpid())),
 )
 """
 
@@ -147,7 +148,8 @@ def test_apps_and_versions_that_change_while_an_agent_lives(make_site: Callable[
         return until(lambda: (s := ann.post("/run-status", said["nextRequest"]).json())["state"] not in ("pending", "running") and s, "its end")
 
     def version() -> Any:
-        return ann.post("/stateless-compute", {"simulationType": "changing", "method": "version"}).json().get("version")
+        said = ann.post("/stateless-compute", {"simulationType": "changing", "method": "version"}).json()
+        return said["kept"] and said["version"]
 
     ann.close()
     site.stop(signal.SIGKILL)
@@ -155,7 +157,8 @@ def test_apps_and_versions_that_change_while_an_agent_lives(make_site: Callable[
     site._sets = (*(s for s in site._sets if not s.startswith("apps.also")), "apps.also=odd=odd_app:app,changing=changing_app:app")
     site.start()
     ann = Person(site, "ann")
-    assert ended(1)["state"] == "completed" and version() == "1"
+    assert ended(1)["state"] == "completed"
+    until(lambda: version() == "1", "calls find the app, imported already")
     assert set(agents) <= set(site.titled("agent")), "the agent is the one that was there"
     # an upgrade that the front end does not know of yet
     module.write_text(CHANGING.format("2", "2"))
