@@ -42,6 +42,7 @@ from ..runtime import crashpoints, processes
 from ..runtime.lag import LoopLag
 from ..runtime.log import Log, log_uncaught
 from . import answer, lib_copies, ports, run_files
+from .backoff import AWAY_SECS, may_leave
 from .evidence import Evidence
 from .keeper_link import KeeperLink
 from .keeper_watch import KeeperWatch
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
 TICK_SECS = 2.0
 #: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle agents.
 LOOK_SECS = 2.0
-#: An agent that has nothing to tell does not wait for a supervisor for ever.
-LONELY_SECS = 6 * 3600.0
 #: Readers served at once; one more is told to come back.
 MAX_READERS = 256
 #: Of these, so many read files of run directories at the same time.
@@ -106,6 +105,7 @@ class _Agent:
         self._starter: Starter
         self._workers: Workers
         self._apps: tuple[str, ...]
+        self._away_secs = AWAY_SECS
         self._reports: Reports
         self._samples: Samples
         self._paths = Paths(())
@@ -159,6 +159,7 @@ class _Agent:
             Path(config["addressFile"]), str(self._key), config["token"], alive, self._log,
             on_up=self._up, on_message=self._received, on_down=self._down,
         )
+        self._away_secs = float(config.get("awaySecs", AWAY_SECS))
         self._apps = tuple(config.get("apps", ()))
         self._starter = Starter(self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed)
         self._workers = Workers(self._log, login, self._root, folder / "calls", self._apps, self._link.send)
@@ -185,6 +186,8 @@ class _Agent:
     def _up(self) -> None:
         self._away_since = None
         self._log("connected")
+        if self._link.site is not None and self._link.site.apps != self._apps:
+            self._use_apps(self._link.site.apps)
         if self._watch is not None and self._watch.silent is not None:
             self._link.send(self._watch.silent)
         self._do(self._session.connected(time.monotonic()))
@@ -192,6 +195,14 @@ class _Agent:
         self._samples.again()
         if self._batch is not None and (news := self._batch.news()) is not None:
             self._link.send(ClusterReport(news=news))
+
+    def _use_apps(self, also: tuple[str, ...]) -> None:
+        """The supervisor was started anew, with another list of apps than this agent was."""
+        self._log("apps.also is now: {}", ", ".join(also) or "empty")
+        self._apps = self._starter.apps = also
+        self._workers.renew(also)
+        if self._batch is not None:
+            self._batch.use_apps(also)
 
     def _down(self) -> None:
         self._away_since = time.monotonic()
@@ -286,8 +297,10 @@ class _Agent:
             await asyncio.sleep(TICK_SECS)
             now = time.monotonic()
             self._do(self._session.tick(now))
-            if self._away_since is not None and now - self._away_since > LONELY_SECS and not self._session.executions():
-                self._do([Quit(f"no supervisor for {LONELY_SECS:g} s, and nothing to tell one", stop_jobs=False)])
+            away = 0.0 if self._away_since is None or self._quitting is not None else now - self._away_since
+            if may_leave(away, self._away_secs, self._session.executions()):
+                self._do([Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)])
+
 
     # ---- out
 

@@ -15,7 +15,7 @@ from ..protocol.requests import (
     AgentStop,
     BeginSession, CallRequest, ClusterList, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks,
     RunArray, RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, SbatchLogin,
-    SbatchLoginStatus, Trace,
+    SbatchLoginStatus, SbatchLogout, Trace,
 )
 from ..protocol.roles import TaskRole
 from .errors import ClientError, own
@@ -212,6 +212,11 @@ def sbatch_login(uid: str, cluster: str | None, username: str, secrets: Mapping[
     except (msgspec.ValidationError, UnicodeEncodeError) as e:
         place = str(e).rpartition("`$.")[2].rstrip("`") if "`$." in str(e) else "what was typed"
         raise bad_request(f"this is not what one signs in with: {place} does not have its form") from None
+
+
+def sbatch_logout(uid: str, cluster: str | None) -> Call:
+    """Raises ClientError("badRequest") where something does not have its shape."""
+    return _post("sbatch-logout", _shaped({"uid": uid, "cluster": cluster}, SbatchLogout), SIGN_IN_SECS)
 
 
 def clusters(uid: str) -> Call:

@@ -48,6 +48,7 @@ CODES: dict[str, Code] = {
     "storageUnavailable": Code(503, True, "free the disk or mend the store, then send the same request again"),
     "signInNeeded": Code(401, False, "sign in to the cluster that is named; the run that waits goes on by itself then"),
     "signInRefused": Code(401, False, "check user name, password and code; wait for the next code before you try again"),
+    "signedInAlready": Code(409, False, "sign out of the cluster first: jobscribe logout CLUSTER"),
     "signInUnreachable": Code(503, True, "try again in a while; the operator runs 'jobscribe driver check sbatch'"),
     "batchRefused": Code(400, False, "ask the cluster for what it has ('jobscribe cluster list' shows it), then submit again"),
     "agentBusy": Code(409, True, "wait for its runs or cancel them, then send the same request again"),

@@ -341,6 +341,13 @@ class SbatchLoginStatus(_Request, frozen=True, kw_only=True):
     cluster: ClusterName | None = None
 
 
+class SbatchLogout(_Request, frozen=True, kw_only=True):
+    """Sign this user out of a cluster (None: the first one): the agent there ends, and the connection with it. Slurm's jobs go on."""
+
+    uid: Uid
+    cluster: ClusterName | None = None
+
+
 class ClusterList(_Request, frozen=True, kw_only=True):
     """The clusters of this house, with their defaults and limits, and what is known of their partitions."""
 

@@ -87,6 +87,7 @@ class LimitSettings:
     grace_secs: float = _is(3.0, seconds, "between SIGTERM and SIGKILL, where the run does not say")
     queue_limit_secs: float | None = _is(None, or_none(positive_seconds), "a run may wait so long, where it does not say")
     time_limit_secs: float | None = _is(None, or_none(positive_seconds), "a run may take so long, where it does not say")
+    agent_away_secs: float = _is(6 * 3600.0, positive_seconds, "an agent with nothing to do ends after so long without a supervisor")
     login_profile_secs: float = _is(10.0, seconds, "a login profile may take so long before jobs start without it (0: it is not run)")
     op_reply_secs: float = _is(30.0, positive_seconds, "an agent must answer an op within")
     ping_interval_secs: float = _is(20.0, positive_seconds, "between two pings on an agent's connection")

@@ -144,7 +144,7 @@ class _Supervisor:
         self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
             self._engine, self._progress, self._metering, self._log, self._counters, self._agent_id, self._session,
-            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
+            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs), apps=settings.apps.also,
         )
         self._hub.heard_of_cluster = self._clusters.heard
         self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
@@ -353,6 +353,7 @@ class _Supervisor:
             return None
         out = SignIns(
             self._fleet.clusters, self._fleet.sbatch, self._redactor, self._counters, self._log, agent_up=self._agent_up,
+            view=lambda key: self._engine.world.agent(key), dismiss=self._hub.dismiss,
         )
         self._counters.measure(sign_ins=out.sizes, clusters=self._clusters.sizes)
         return out

@@ -50,6 +50,7 @@ def agent_settings(settings: Settings) -> dict[str, Any]:
     limits = settings.limits
     return {
         "apps": list(settings.apps.also), "loginSecs": limits.login_profile_secs, "keeperSilentSecs": limits.keeper_silent_secs,
+        "awaySecs": limits.agent_away_secs,
     }
 
 

@@ -36,7 +36,7 @@ def sbatch_login(v: Visit) -> dict[str, Any]:
     v.allowed(body.simulation_type)
     cluster = _cluster(v, body)
     there = _status(v, cluster)
-    if there.get("ready"):
+    if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, body.sbatch_credentials.username)):
         return _success(there)
     request = _request(v.uid, cluster, body.sbatch_credentials)
     try:
@@ -58,6 +58,14 @@ def sbatch_login_status(v: Visit) -> dict[str, Any]:
     v.allowed(body.simulation_type)
     reply = _status(v, _cluster(v, body))
     return {k: reply.get(k) for k in ("ready", "cluster", "host", "access", "user", "sentence")}
+
+
+def sbatch_logout(v: Visit) -> dict[str, Any]:
+    body = v.body(schemas.SbatchLogout)
+    v.allowed(None)
+    reply = v.upstream.once("sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS)
+    v.log(None, {"cluster": reply.get("cluster"), "signedOut": reply.get("signedOut")})
+    return {k: reply.get(k) for k in ("state", "cluster", "host", "user", "signedOut", "agentEnded", "runs")}
 
 
 def _status(v: Visit, cluster: str | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ REFUSALS = (
     "badRequest", "unauthenticated", "planRequired", "forbidden", "crossSite", "notFound", "unknownApp", "methodNotAllowed", "anotherRun",
     "staleSerial", "notReady", "conflict", "runDirUnwritable", "tooLarge", "replyTooLarge", "tooDeep", "rangeNotSatisfiable", "appRefused",
     "appFailed", "tooManyRequests", "internal", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining", "deadline",
-    "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable",
+    "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable", "signedInAlready",
 )
 
 

@@ -45,6 +45,7 @@ def run_simulation(v: Visit) -> Reply:
         run=there.of(requests.RunSpec(
             uid=v.uid, simulation_type=body.simulation_type, simulation_id=body.simulation_id, compute_model=model.name,
             job_run_mode=model.kind, data=data, compute_job_hash=hash_, active_plan=v.site.plan(v.uid) if v.site.plan else None,
+            env=v.site.simulations.environment(body.simulation_type),
         )),
     )
     v.log(jid, {"reqId": request.req_id, "computeJid": jid, "report": body.report, "computeJobHash": hash_, "forceRun": body.force_run})

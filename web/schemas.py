@@ -146,6 +146,12 @@ class SbatchLoginStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     report: ComputeModel | None = None
 
 
+class SbatchLogout(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Sign out of a cluster. Without its name: of the first one."""
+
+    cluster: ClusterName | None = None
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True):
     """Why not. error: a sentence for a person; advice: what to do next; retry: may the very same request succeed later?"""
 
@@ -290,6 +296,18 @@ class LoginStatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     access: str | None = None
     user: str | None = None
     sentence: str | None = None
+
+
+class LogoutReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """signedOut: was anybody signed in? agentEnded: is nothing of the user's agent left there? runs: that Slurm goes on with."""
+
+    state: str
+    signed_out: bool
+    agent_ended: bool
+    runs: int
+    cluster: str | None = None
+    host: str | None = None
+    user: str | None = None
 
 
 class ClustersReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,10 @@ import msgspec
 from ..apps.app import App, AppError, Data, Kind, Model
 from ..apps.registry import COMMAND, digest, load, names
 from ..protocol.errors import Refusal
+from ..protocol.task_env import APP_VERSION
 
+#: A longer version is not told.
+_VERSION_CHARS = 200
 #: sha256 by name, of a user's library; asked for only when an app reads a file of it.
 LibFiles = Callable[[], Mapping[str, str]]
 
@@ -59,6 +62,11 @@ class Simulations:
             raise Refusal("appRefused", str(e)) from None
         except RecursionError:
             raise Refusal("tooDeep", "the request is nested too deep") from None
+
+    def environment(self, simulation_type: str) -> dict[str, str]:
+        """What a run of this app has in its environment: the version that its hash is of. Where it runs, another one refuses it."""
+        version = self.app(simulation_type).version
+        return {APP_VERSION: version} if isinstance(version, str) and version.isprintable() and len(version) <= _VERSION_CHARS else {}
 
     def described(self) -> list[dict[str, Any]]:
         """What pages make their forms of. An app that cannot be loaded says why."""

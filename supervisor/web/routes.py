@@ -70,6 +70,7 @@ ROUTES = (
     Route("/api/notify-retry", notify.notify_retry),
     Route("/api/sbatch-login", sign_in.sbatch_login),
     Route("/api/sbatch-login-status", sign_in.sbatch_login_status),
+    Route("/api/sbatch-logout", sign_in.sbatch_logout),
     Route("/live", live, ("GET",), open=True, streams=True),
     Route("/metrics", monitoring.metrics, ("GET",), monitors=True),
     Route("/health", monitoring.health, ("GET",), monitors=True),

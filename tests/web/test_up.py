@@ -117,6 +117,64 @@ def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> Non
     ann.close()
 
 
+#: An app whose version is `{}`. A call answers with it; kept: was it imported before the call began?
+CHANGING = """
+import os, sys
+PID = os.getpid()
+from jobscribe.apps.app import App, Frame, Model, Prepared
+MODEL = Model(name="newAnimation", title="New", kind="parallel")
+app = App(
+    name="changing", title="Changing", version="{}", models=(MODEL,), parameters=lambda data, model: dict(data["models"]),
+    prepare=lambda run: Prepared(command=(sys.executable, "-c", "pass")), frame=lambda run, frame: dict(),
+    stateless=dict(version=lambda args: dict(version="{}", kept=PID != os.getpid())),
+)
+"""
+
+
+def test_apps_and_versions_that_change_while_an_agent_lives(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    module = tmp_path / "changing_app.py"
+    paths = os.pathsep.join((real_site.PYTHON_PATH, str(tmp_path)))
+    site = make_site(web=True, env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}).start()
+    ann = Person(site, "ann")
+    keeps = {"simulationType": "odd", "simulationId": "keeps001", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 600.0}}}
+    kept = ann.post("/run-simulation", keeps).json()
+    assert "nextRequest" in kept, kept
+    until(lambda: ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", "its agent lives")
+    agents = site.titled("agent")
+
+    def ended(number: int) -> Any:
+        """Of a run of the new app with other inputs each time."""
+        run = {"simulationType": "changing", "simulationId": f"changed{number}", "report": "newAnimation", "models": {"n": {"n": number}}}
+        said = ann.post("/run-simulation", run).json()
+        assert said["state"] != "error", said
+        return until(lambda: (s := ann.post("/run-status", said["nextRequest"]).json())["state"] not in ("pending", "running") and s, "its end")
+
+    def version() -> Any:
+        said = ann.post("/stateless-compute", {"simulationType": "changing", "method": "version"}).json()
+        return said["kept"] and said["version"]
+
+    ann.close()
+    site.stop(signal.SIGKILL)
+    module.write_text(CHANGING.format("1", "1"))
+    site._sets = (*(s for s in site._sets if not s.startswith("apps.also")), "apps.also=odd=odd_app:app,changing=changing_app:app")
+    site.start()
+    ann = Person(site, "ann")
+    assert ended(1)["state"] == "completed"
+    until(lambda: version() == "1", "calls find the app, imported already")
+    assert set(agents) <= set(site.titled("agent")), "the agent is the one that was there"
+    # an upgrade that the front end does not know of yet
+    module.write_text(CHANGING.format("2", "2"))
+    refused = ended(2)
+    assert refused["state"] == "error" and "the front end has changing 1, and " in refused["error"] and "jobscribe server" in refused["error"]
+    site.kill(server_pid(site))
+    ann.session.close()
+    assert ended(3)["state"] == "completed"
+    until(lambda: version() == "2", "calls are answered by the new version, too")
+    assert ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", "what ran goes on"
+    ann.post("/run-cancel", kept["nextRequest"])
+    ann.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_front_end_ends_with_up_however_that_ends(up: Site, number: int) -> None:
     child = server_pid(up)
