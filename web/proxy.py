@@ -23,8 +23,8 @@ from ..client.address import Source
 from ..client.errors import ClientError
 from ..protocol.errors import Refusal
 from ..runtime.log import Log
+from ..runtime.peers import owner
 from . import errors
-from .peer import owner
 from .sign_in import PEER_HEADER
 
 CONNECT_SECS = 5.0

@@ -19,7 +19,6 @@ from jobscribe.client.errors import own
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import Log
 from jobscribe.web import proxy as proxy_module
-from jobscribe.web.peer import owner
 from jobscribe.web.proxy import Proxy, serve
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -451,33 +450,6 @@ def test_whose_connection_it_is_is_said_at_sign_in_only(stand: Stand) -> None:
     assert dict(got["headers"])["X-Jobscribe-Peer"] == str(os.geteuid())
     stand.ask("POST", "/other", b"{}", {"X-Jobscribe-Peer": "0"})
     assert "X-Jobscribe-Peer" not in dict(got["headers"])
-
-
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_the_kernel_knows_whose_connection_it_is(family: int) -> None:
-    ip = "127.0.0.1" if family == socket.AF_INET else "::1"
-    server = socket.socket(family)
-    try:
-        server.bind((ip, 0))
-    except OSError:
-        pytest.skip("this machine has no such loopback address")
-    server.listen(1)
-    client = socket.create_connection(server.getsockname()[:2])
-    accepted, peer = server.accept()
-    try:
-        assert owner(peer[:2], accepted.getsockname()[:2]) == os.geteuid()
-        assert owner((ip, 1), accepted.getsockname()[:2]) is None
-    finally:
-        for s in (server, client, accepted):
-            s.close()
-
-
-def test_another_users_connection_is_told_from_ours(tmp_path: Any) -> None:
-    table = tmp_path / "tcp"
-    row = "  1: 0100007F:C350 0100007F:1F40 01 00000000:00000000 00:00000000 00000000  1001        0 1 1 0000000000000000"
-    table.write_text("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" + row + "\n")
-    assert owner(("127.0.0.1", 50000), ("127.0.0.1", 8000), {4: str(table)}) == 1001
-    assert owner(("127.0.0.1", 50001), ("127.0.0.1", 8000), {4: str(table)}) is None
 
 
 def over(stand: Stand) -> None:
