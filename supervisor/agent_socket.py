@@ -7,6 +7,7 @@ import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME
 from ..protocol.errors import Refusal
+from ..runtime.guarded_http import authenticated
 from .hub import Connection, Hub
 
 #: Who has connected and does not say `alive` in time is sent away.
@@ -31,6 +32,8 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
             self.hub.log("an agent's connection was refused: {}", e.sentence)
             self.set_status(401)
             self.finish()
+        else:
+            authenticated(self.request)
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)

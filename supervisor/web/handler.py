@@ -16,6 +16,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import short_op
 from ...protocol.redaction import REDACTED
 from ...protocol.requests import RunMany
+from ...runtime.guarded_http import authenticated
 from ..calls import Calls
 from ..clusters import ClusterBoard
 from ..desk import Desk
@@ -117,7 +118,8 @@ class Handler(tornado.web.RequestHandler):
             self._authenticate()
         except Refusal as e:
             self._refusal = e
-        if self._refusal is None and self.route.sink is not None and self.request.method == "PUT":
+            return None  # of a body nothing comes here
+        if self.route.sink is not None and self.request.method == "PUT":
             return self._open_sink(self.route.sink)
         self._expect_body()
         return None
@@ -229,13 +231,16 @@ class Handler(tornado.web.RequestHandler):
             self._refuse(Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})"))
 
     def _authenticate(self) -> None:
-        if self.route.open:
-            return
         given = self.request.headers.get("Authorization", "")
-        if self.route.monitors and self.services.monitoring.admits(given):
-            return
-        if not hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode()):
+        known = hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode())
+        if known or (self.route.monitors and self.services.monitoring.admits(given)):
+            self.authenticated()
+        elif not self.route.open:
             raise Refusal("unauthenticated", "the secret is missing or wrong")
+
+    def authenticated(self) -> None:
+        """It is known who asks: a body may be read, and the connection stays."""
+        authenticated(self.request)
 
     def _json(self, code: int, body: Any) -> None:
         if self._finished:

@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 async def live(h: Handler) -> Any:
     wish = _wish(h)
+    h.authenticated()
     with h.services.live.reader(wish) as reader:
         h.on_gone = reader.leave
         begin_stream(h)
