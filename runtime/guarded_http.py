@@ -137,7 +137,9 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         if stream is None or stream.closed() or self._connection._write_finished:
             return
         if not self._entry.known and self._guarded.unread is not None:
-            await self._turn_away(*self._guarded.unread(start_line))
+            length = headers.get("Content-Length", "")
+            coming = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
+            await self._turn_away(*self._guarded.unread(start_line), coming)
         else:
             self._entry.reading()
 
@@ -161,18 +163,18 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
     def on_connection_close(self) -> None:
         self._inner.on_connection_close()
 
-    async def _turn_away(self, status: int, body: bytes) -> None:
+    async def _turn_away(self, status: int, body: bytes, coming: int) -> None:
+        """coming: bytes that its sender is about to send."""
         headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close",
                                "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
         line = ResponseStartLine("HTTP/1.1", status, http.client.responses[status])
         self._connection.write_headers(line, headers, body)
         stream = self._connection.detach()
         self._inner.on_connection_close()
-        await _linger(stream)
+        await _linger(stream, min(coming, LINGER_BYTES))
 
 
-async def _linger(stream: tornado.iostream.IOStream) -> None:
-    left = LINGER_BYTES
+async def _linger(stream: tornado.iostream.IOStream, left: int) -> None:
     try:
         async with asyncio.timeout(LINGER_SECS):
             while left > 0:

@@ -1,10 +1,11 @@
-"""Which unix user opened a TCP connection from this machine. The kernel says it; nothing that the sender writes is used.
+"""The unix user at the other end of a TCP connection on this machine. The kernel says it; nothing that the peer sends counts.
 
-One question to `sock_diag` (netlink) costs 0.1 ms however many connections there are. Where a machine has no `sock_diag`,
-the table in /proc is read.
+Asks the kernel for the one socket (NETLINK_SOCK_DIAG, see sock_diag(7)). Where it does not answer, its tables below /proc/net are
+read, which takes 10 ms and more. A socket that no process has open any more belongs to nobody: the kernel says "user 0" for it.
 """
 
 import contextlib
+import errno
 import ipaddress
 import itertools
 import os
@@ -14,10 +15,13 @@ import threading
 from collections.abc import Iterator, Mapping
 
 Address = tuple[str, int]
+_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
-#: Fields of a line of the table. An entry with inode 0 belongs to no process any more, and its uid is that of nobody.
-_LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
+#: Fields of a line of the table.
+_LOCAL, _REMOTE, _STATE, _UID, _INODE = 1, 2, 3, 7, 9
+#: States of a peer that may have sent a request: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. One in SYN_SENT is a later socket on the same port.
+_OPEN = (1, 4, 5)
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _HEAD = struct.Struct("=IHHII")
@@ -30,17 +34,18 @@ _ALL_STATES = 0xFFFFFFFF
 
 
 def owner(peer: Address, here: Address, tables: Mapping[int, str] | None = None) -> int | None:
-    """The unix uid that opened the connection from `peer` to `here`.
+    """Return the uid of the user whose socket `peer` is, connected to `here`; None where no process of this machine has it open.
 
-    None: it comes from another machine, or the process at the other end has closed it already. tables: files in place of the kernel.
+    tables: of the kernel's, by version of IP; for tests.
     """
-    source, target = _plain(peer[0]), _plain(here[0])
-    if source.version != target.version:
+    try:
+        source, target = _plain(peer[0]), _plain(here[0])
+    except ValueError:
         return None
     if tables is None:
         with contextlib.suppress(OSError):
             return _KERNEL.owner(_id(source, peer[1], target, here[1]), socket.AF_INET if source.version == 4 else socket.AF_INET6)
-    return _in_tables(_TABLES if tables is None else tables, (source, peer[1]), (target, here[1]))
+    return _listed(_TABLES if tables is None else tables, (source, peer[1]), (target, here[1]))
 
 
 class _Kernel:
@@ -51,6 +56,8 @@ class _Kernel:
         self._socket: socket.socket | None = None
         self._pid = 0
         self._numbers = itertools.count(1)
+        #: Does the kernel answer about single sockets? Where it was never seen to, "there is none" may mean that it cannot.
+        self._answers = False
 
     def owner(self, wanted: bytes, family: int) -> int | None:
         """Raises OSError where the kernel does not answer such questions."""
@@ -64,10 +71,11 @@ class _Kernel:
                 answer = asked.recv(4096, socket.MSG_DONTWAIT)
         if _HEAD.unpack_from(answer)[1] != _BY_FAMILY:
             code = -struct.unpack_from("=i", answer, _HEAD.size)[0]
-            if code == 2:  # ENOENT: there is no such connection here
+            if code == errno.ENOENT and self._answers:
                 return None
             raise OSError(code, os.strerror(code))
-        return _told(answer[_HEAD.size :], wanted)
+        self._answers = True
+        return _told(answer[_HEAD.size :], wanted, family)
 
     def _opened(self) -> socket.socket:
         if self._socket is None or self._pid != os.getpid():
@@ -78,38 +86,53 @@ class _Kernel:
 _KERNEL = _Kernel()
 
 
-def _told(answer: bytes, wanted: bytes) -> int | None:
+def _told(answer: bytes, wanted: bytes, family: int) -> int | None:
     """The kernel may answer with a socket that listens at the same port: that one is not the connection."""
-    ports_and_addresses = _PORTS.size + 32
-    if answer[_ID_AT : _ID_AT + ports_and_addresses] != wanted[:ports_and_addresses]:
+    if _plain_id(answer[0], answer[_ID_AT:]) != _plain_id(family, wanted):
         return None
     _, _, _, uid, inode = _TOLD.unpack_from(answer, _ID_AT + _ID_BYTES)
-    return uid if inode else None
+    return _user(answer[1], uid, inode)
 
 
-def _id(source: ipaddress.IPv4Address | ipaddress.IPv6Address, source_port: int,
-        target: ipaddress.IPv4Address | ipaddress.IPv6Address, target_port: int) -> bytes:
+def _plain_id(family: int, id_: bytes) -> tuple[bytes, _IP, _IP]:
+    """Ports and addresses. An IPv4 connection may be that of a socket of IPv6."""
+    length = 4 if family == socket.AF_INET else 16
+    first = _PORTS.size
+    source, target = (_plain(str(ipaddress.ip_address(id_[at : at + length]))) for at in (first, first + 16))
+    return id_[:first], source, target
+
+
+def _user(state: int, uid: int, inode: int) -> int | None:
+    return uid if inode != 0 and state in _OPEN else None
+
+
+def _id(source: _IP, source_port: int, target: _IP, target_port: int) -> bytes:
     return _PORTS.pack(source_port, target_port) + source.packed.ljust(16, b"\0") + target.packed.ljust(16, b"\0") + _ANYWHERE
 
 
-def _plain(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An IPv4 address that a socket of IPv6 shows in its own form is one of IPv4."""
+def _plain(ip: str) -> _IP:
+    """An IPv4 address that is written as one of IPv6, as the former."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
 
-def _in_tables(tables: Mapping[int, str], source: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int],
-               target: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]) -> int | None:
-    wanted = _entry(*source), _entry(*target)
-    for line in _lines(tables[source[0].version]):
-        fields = line.split()
-        if len(fields) > _INODE and (fields[_LOCAL], fields[_REMOTE]) == wanted:
-            return int(fields[_UID]) if fields[_INODE] != "0" else None
+def _listed(tables: Mapping[int, str], source: tuple[_IP, int], target: tuple[_IP, int]) -> int | None:
+    pairs = {(_entry(*source), _entry(*target)), (_entry(_mapped(source[0]), source[1]), _entry(_mapped(target[0]), target[1]))}
+    for path in tables.values():
+        for line in _lines(path):
+            fields = line.split()
+            if len(fields) > _INODE and (fields[_LOCAL], fields[_REMOTE]) in pairs:
+                return _user(int(fields[_STATE], 16), int(fields[_UID]), int(fields[_INODE]))
     return None
 
 
-def _entry(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> str:
+def _mapped(ip: _IP) -> _IP:
+    """A socket of IPv6 has an IPv4 address in its own form."""
+    return ipaddress.ip_address(f"::ffff:{ip}") if ip.version == 4 else ip
+
+
+def _entry(ip: _IP, port: int) -> str:
     """As the table has it: words of four bytes in the machine's order, in hexadecimal."""
     words = struct.unpack(f"={len(ip.packed) // 4}I", ip.packed)
     return "".join(f"{w:08X}" for w in words) + f":{port:04X}"

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -30,9 +31,10 @@ from ..service.config import load
 from ..service.log import PkdebugSink, open_log
 from ..service.safety import check_server, read_secret
 from ..service.settings import Settings
-from .application import create_app, development_user
+from .application import create_app, session_key
 from .child import Start, bound, url_of
 from .proxy import Proxy, serve, unix
+from .sessions import Sessions
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
 HIGH_WATER = 512 * 1024
@@ -47,7 +49,7 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `announce(url, root)` once requests are answered. Raises Refusal before that."""
     check_server(settings)
     log, sink = _opened_log(settings)
-    app = create_app(settings, _source(settings), log, development=False)
+    app = create_app(settings, _source(settings), log, sessions=None)
     s = settings.server
     listening = bound(s.ip, s.port)
     server = _waitress(app, settings, listening)
@@ -79,17 +81,18 @@ def child() -> None:
         sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
         _set_title(settings)
-        app = create_app(settings, in_root(settings.root), log, development=True)
+        sessions = Sessions(Path(settings.root) / "sessions.json")
+        app = create_app(settings, in_root(settings.root), log, sessions=sessions)
         path = _private_path(settings.root)
         inner = socket.socket(socket.AF_UNIX)
         inner.bind(path)
         inner.listen(128)
-        asyncio.run(_proxied(settings, start, path, app, log, _waitress(app, settings, inner)))
+        asyncio.run(_proxied(settings, start, path, app, sessions, log, _waitress(app, settings, inner)))
     finally:
         sink.close()
 
 
-async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask, log: Log, inner: Any) -> None:
+async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask, sessions: Sessions, log: Log, inner: Any) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
@@ -103,7 +106,8 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
-    proxy = Proxy(unix(path), in_root(settings.root), lambda headers: development_user(app, headers.get("Cookie", "")) is not None, log)
+    proxy = Proxy(unix(path), in_root(settings.root), lambda headers: session_key(app, headers.get("Cookie", "")), log)
+    sessions.ended = lambda key: loop.call_soon_threadsafe(proxy.end_streams, key)
     server = serve(proxy, socket.socket(fileno=start.listen))
     log("front end ready root={}", settings.root)
     gc.freeze()

@@ -115,10 +115,11 @@ class Handler(tornado.web.RequestHandler):
         # the limit is ours: tornado's own answer would have neither code nor sentence
         self.request.connection.set_max_body_size(_NO_LIMIT)  # type: ignore[union-attr]
         try:
-            self._authenticate()
+            if not self._authenticate():
+                return None  # of a stranger's body nothing comes here
         except Refusal as e:
             self._refusal = e
-            return None  # of a body nothing comes here
+            return None
         if self.route.sink is not None and self.request.method == "PUT":
             return self._open_sink(self.route.sink)
         self._expect_body()
@@ -230,13 +231,16 @@ class Handler(tornado.web.RequestHandler):
         else:
             self._refuse(Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})"))
 
-    def _authenticate(self) -> None:
+    def _authenticate(self) -> bool:
+        """False: nobody need say here who he is, and nobody did."""
         given = self.request.headers.get("Authorization", "")
         known = hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode())
         if known or (self.route.monitors and self.services.monitoring.admits(given)):
             self.authenticated()
-        elif not self.route.open:
+            return True
+        if not self.route.open:
             raise Refusal("unauthenticated", "the secret is missing or wrong")
+        return False
 
     def authenticated(self) -> None:
         """It is known who asks: a body may be read, and the connection stays."""
