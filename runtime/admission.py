@@ -131,17 +131,17 @@ class Admission:
             self._forget_stranger(entry)
 
     def make_room(self) -> bool:
-        """End the one that is missed least: a stranger of who has most of them, else one on which no request is under way."""
+        """End the one that is missed least: a stranger's of who has most of them, else an idle one that is not the owner's."""
         if self._count:
             self._end(self._oldest_of_greediest(), "descriptors")
             return True
         idle: dict[Peer, list[Entry]] = {}
         for entry in self._all:
-            if not entry.busy:
+            if not entry.busy and not entry.peer.own:
                 idle.setdefault(entry.peer, []).append(entry)
         if not idle:
             return False
-        self._end(max(idle.values(), key=lambda entries: (not entries[0].peer.own, len(entries)))[0], "descriptors")
+        self._end(max(idle.values(), key=len)[0], "descriptors")
         return True
 
     def sweep(self, now: float) -> None:
