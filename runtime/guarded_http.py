@@ -27,8 +27,8 @@ from .peers import owner
 
 #: Who was refused goes on sending for so long, and so much of it is thrown away, until the connection ends: else the answer were lost.
 LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
-#: Headers of one request, bytes: what a stranger can make us keep.
-MAX_HEADERS = 32 * 1024
+#: Headers of one request, bytes: what a stranger can make us keep. Browsers send the cookies of all servers on a machine.
+MAX_HEADERS = 64 * 1024
 _ENTRY = "jobscribe_entry"
 
 
@@ -99,7 +99,7 @@ class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
     """Stands before an application.
 
     unread(start line): the answer (HTTP status, body) to a request with a body of somebody who is not authenticated.
-    None: the application limits the bodies of strangers itself.
+    None: unix users are enough for the application. The owner's connections are authenticated, and it refuses the others itself.
     """
 
     def __init__(
@@ -114,6 +114,9 @@ class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
         if entry is None:
             entry = self._guard.entered(request_conn)
             setattr(request_conn.context, _ENTRY, entry)
+            if entry is not None and entry.peer.own and self.unread is None:
+                entry.authenticated()
+                entry.waiting()
         else:
             entry.waiting()
         inner = self._inner.start_request(server_conn, request_conn)

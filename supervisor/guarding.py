@@ -1,8 +1,6 @@
 """The supervisor's connections, of both listeners: limits from the settings, refusals counted, and said in few lines."""
 
-import asyncio
 import time
-from collections.abc import Callable
 
 import msgspec
 from tornado.httputil import HTTPServerConnectionDelegate, RequestStartLine
@@ -11,11 +9,10 @@ from ..protocol.errors import Refusal
 from ..runtime.admission import Admission, Limits, Reason
 from ..runtime.guarded_http import Guard, Guarded, Peers
 from ..runtime.log import Log
+from ..runtime.sums import Sums
 from ..service.settings import LimitSettings
 from .metrics import Counters
 
-#: What happens often is said once, and then as a sum after so many seconds.
-SAY_SECS = 10.0
 _NO = Refusal("unauthenticated", "the secret is missing or wrong; the body of the request was not read")
 
 
@@ -23,7 +20,7 @@ class Guarding:
     """One per process."""
 
     def __init__(self, limits: LimitSettings, counters: Counters, log: Log) -> None:
-        self._counters, self._said = counters, _Sums(log)
+        self._counters, self._said = counters, Sums(log)
         bounds = Limits(limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer)
         self._admission = Admission(bounds, time.monotonic(), self._ended)
         self._guard = Guard(self._admission, Peers(limits.trusted_peers))
@@ -43,26 +40,3 @@ class Guarding:
         self._counters.add(f"connection.{reason}")
         if reason != "idle":  # what is not used any more ends like this every day
             self._said.add(sentence)
-
-
-class _Sums:
-    """A sentence is said at once, and while it comes again as a sum."""
-
-    def __init__(self, log: Callable[..., None]) -> None:
-        self._log = log
-        self._more: dict[str, int] = {}
-
-    def add(self, sentence: str) -> None:
-        if sentence in self._more:
-            self._more[sentence] += 1
-            return
-        if not self._more:
-            asyncio.get_running_loop().call_later(SAY_SECS, self._say)
-        self._more[sentence] = 0
-        self._log("{}", sentence)
-
-    def _say(self) -> None:
-        sums, self._more = self._more, {}
-        for sentence, count in sums.items():
-            if count:
-                self._log("{} (and {} more in {:g} s)", sentence, count, SAY_SECS)

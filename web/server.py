@@ -33,7 +33,7 @@ from ..service.safety import check_server, read_secret
 from ..service.settings import Settings
 from .application import create_app, session_key
 from .child import Start, bound, url_of
-from .proxy import Proxy, serve, unix
+from .proxy import LIMITS, Proxy, serve, unix
 from .sessions import Sessions
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
@@ -108,7 +108,10 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
     threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
     proxy = Proxy(unix(path), in_root(settings.root), lambda headers: session_key(app, headers.get("Cookie", "")), log)
     sessions.ended = lambda key: loop.call_soon_threadsafe(proxy.end_streams, key)
-    server = serve(proxy, socket.socket(fileno=start.listen))
+    limits = settings.limits
+    server = serve(proxy, socket.socket(fileno=start.listen), LIMITS._replace(
+        request_secs=limits.request_secs, body_secs=limits.body_secs, per_peer=limits.connections_per_peer,
+    ))
     log("front end ready root={}", settings.root)
     gc.freeze()
     os.write(start.ready, b"1")
