@@ -141,7 +141,7 @@ class Admission:
                 idle.setdefault(entry.peer, []).append(entry)
         if not idle:
             return False
-        self._end(max(idle.values(), key=len)[0], "descriptors")
+        self._end(max(idle.values(), key=lambda entries: (not entries[0].peer.trusted, len(entries)))[0], "descriptors")
         return True
 
     def sweep(self, now: float) -> None:
@@ -155,8 +155,8 @@ class Admission:
                 self._end(entry, entry.why)
 
     def _oldest_of_greediest(self) -> Entry:
-        """The owner's own come last."""
-        peer = max(self._strangers, key=lambda p: (not p.own, len(self._strangers[p])))
+        """Those of the site's own proxies come after the others', and the owner's last."""
+        peer = max(self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p])))
         return next(iter(self._strangers[peer]))
 
     def _forget_stranger(self, entry: Entry) -> None:
