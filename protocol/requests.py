@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .batch import ClusterName, Wishes
-from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, ReqId, Role, Sid, SimulationType, Uid
+from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, LibName, ReqId, Role, Sid, SimulationType, Uid
 from .messages import JobCmd, Offset, Stream
 from .roles import MAX_ROLES, After, Retry, TaskRole
 from .status import Kind, Status
@@ -206,7 +206,7 @@ class LibFile(_Request, frozen=True, kw_only=True):
 
     uid: Uid
     simulation_type: SimulationType
-    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    name: LibName
     offset: Offset = 0
     length: Offset | None = None
 

@@ -21,6 +21,7 @@ from .parsers import (
     one_of,
     or_none,
     pattern,
+    peers,
     port_number,
     port_range,
     positive_seconds,
@@ -100,6 +101,13 @@ class LimitSettings:
     upload_bytes: int = _is(1024**3, size, "the largest file that a user may upload")
     debug_secs: float = _is(604_800.0, positive_seconds, "a failed task may be kept for debugging so long, with all that it holds")
     lease_secs: float = _is(86400.0, positive_seconds, "ports leased to a simulation are given back when it does not ask for so long")
+    request_secs: float = _is(10.0, positive_seconds, "a connection must send its first request within, until it is authenticated")
+    body_secs: float = _is(30.0, positive_seconds, "a request ends when nothing more of its body comes for so long")
+    idle_secs: float = _is(300.0, positive_seconds, "an authenticated connection is closed when it sends no request for so long")
+    connections_per_peer: int = _is(256, count, "connections of one unix user or address that are not authenticated, at once")
+    trusted_peers: tuple[str, ...] = _is(
+        (), peers, "addresses or unix users of the site's own proxies, which connections_per_peer does not limit, as in 'www-data'",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

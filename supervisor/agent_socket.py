@@ -8,6 +8,7 @@ import tornado.websocket
 from ..protocol.codec import MAX_FRAME
 from ..protocol.errors import Refusal
 from ..protocol.handshake import HEADER
+from ..runtime.guarded_http import authenticated
 from .hub import Connection, Hub
 
 #: Who has connected and does not say `alive` in time is sent away.
@@ -34,6 +35,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
             self.finish()
         else:
             self.set_header(HEADER, self.hub.hello)
+            authenticated(self.request)
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)

@@ -390,7 +390,7 @@ class Desk:
             "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
                 {**task(t, run.spec), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,
-                 "evidence": self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
+                 "evidence": None if run.status == PURGED else self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }

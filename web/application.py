@@ -26,7 +26,8 @@ POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-#: Where the application keeps its SignIn.
+#: Where the application keeps the hook that says who the user is, and its SignIn.
+USER = "jobscribe-user"
 _SIGN_IN = "jobscribe-sign-in"
 
 
@@ -41,6 +42,7 @@ def create_app(settings: Settings, source: Source, log: Log, *, sessions: Sessio
     server = settings.server
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
     user = _required(server.user_hook) if sign_in is None else sign_in.user
+    app.extensions[USER] = user
     half = max(1, server.threads // 2)
     app.register_blueprint(create_blueprint(
         supervisor=source, user=user, may=_optional("server.may_hook", server.may_hook),

@@ -24,13 +24,18 @@ from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 from ..client.address import Source
 from ..client.errors import ClientError
 from ..protocol.errors import Refusal
+from ..runtime.admission import Admission, Limits
+from ..runtime.guarded_http import MAX_HEADERS, Guard, Guarded, Peers
+from ..runtime.guarded_http import server as http_server
 from ..runtime.log import Log
+from ..runtime.sums import Sums
 from . import errors
 from .peer import Gate
 
 CONNECT_SECS = 5.0
-#: What a browser may take to send its headers, or leave a connection idle.
+#: Browsers may leave a connection idle for so long.
 IDLE_SECS = 75.0
+LIMITS = Limits(idle_secs=IDLE_SECS)
 #: Connections to the front end that lie idle, and for how long: less than its server keeps them.
 MOST_KEPT, KEPT_SECS = 32, 30.0
 #: Requests to the front end, and streams of news, at once; one more is told to come back.
@@ -43,7 +48,6 @@ LARGEST_OF_STRANGERS = 64 * 1024
 #: The supervisor has a limit for uploads, which it says itself.
 LARGEST_UPLOAD = 2**40
 UPLOADS = "/lib-file/"
-MAX_HEADERS = 64 * 1024
 _NO_LIMIT = 2**62
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 #: Methods whose body tornado sends in chunks where its length is not known.
@@ -383,9 +387,11 @@ async def _quietly(written: Awaitable[None]) -> None:
         return
 
 
-def serve(proxy: Proxy, listening: socket.socket) -> tornado.httpserver.HTTPServer:
+def serve(proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS) -> tornado.httpserver.HTTPServer:
     """Requests from this socket go through the proxy from now on; needs a running loop."""
-    server = tornado.httpserver.HTTPServer(proxy, idle_connection_timeout=IDLE_SECS, max_header_size=MAX_HEADERS)
+    said = Sums(proxy.log)
+    admission = Admission(limits, time.monotonic(), lambda reason, sentence: None if reason == "idle" else said.add(sentence))
+    server = http_server(Guarded(Guard(admission, Peers()), proxy, None))
     listening.setblocking(False)
     server.add_sockets([listening])
     return server

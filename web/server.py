@@ -26,14 +26,17 @@ from ..client.address import Source, fixed, in_root
 from ..protocol.errors import Refusal
 from ..protocol.redaction import Redactor
 from ..runtime import processes
+from ..runtime.admission import Limits
+from ..runtime.guarded_http import Peers
 from ..runtime.log import Log, capture_logging, log_uncaught
 from ..service.config import load
 from ..service.log import PkdebugSink, open_log
 from ..service.safety import check_server, read_secret
 from ..service.settings import Settings
-from .application import create_app, session_key
+from .application import USER, create_app, session_key
 from .child import Start, bound, url_of
-from .proxy import Proxy, serve, unix
+from .guarded_waitress import guard, user_by
+from .proxy import LIMITS, Proxy, serve, unix
 from .sessions import Sessions
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
@@ -53,6 +56,11 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
     s = settings.server
     listening = bound(s.ip, s.port)
     server = _waitress(app, settings, listening)
+    limits = settings.limits
+    guard(
+        server, Limits(limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer), Peers(limits.trusted_peers),
+        user_by(app, app.extensions[USER], log), log, CONNECTIONS,
+    )
     _set_title(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _interrupt())
@@ -108,7 +116,10 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
     threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
     proxy = Proxy(unix(path), in_root(settings.root), lambda headers: session_key(app, headers.get("Cookie", "")), log)
     sessions.ended = lambda key: loop.call_soon_threadsafe(proxy.end_streams, key)
-    server = serve(proxy, socket.socket(fileno=start.listen))
+    limits = settings.limits
+    server = serve(proxy, socket.socket(fileno=start.listen), LIMITS._replace(
+        request_secs=limits.request_secs, body_secs=limits.body_secs, per_peer=limits.connections_per_peer,
+    ))
     log("front end ready root={}", settings.root)
     gc.freeze()
     os.write(start.ready, b"1")

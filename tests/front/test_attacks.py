@@ -78,6 +78,13 @@ def evil(browser: Browser, sh: str, report: str = "evilAnimation") -> dict[str, 
     return simulation
 
 
+def outside(site: Site) -> Path:
+    """A file that is nobody's business and no secret: other tests look for those everywhere."""
+    path = site.place / "outside"
+    path.write_text("not for users")
+    return path
+
+
 # ---- a stranger on the network
 
 
@@ -355,23 +362,23 @@ def test_nothing_but_plain_files_of_the_run_directory_is_downloaded(site: Site, 
     secret = site.root / "secret/server"
     simulation = evil(browser, f"""
         echo fine > plain; ln -s {secret} link; ln -s {secret.parent} folder; ln -s . here; mkfifo pipe; mkdir d; ln -s /etc d/etc
-        printf x > "$(printf 'a"b;\\r\\nX-Evil: 1')"
+        printf x > "$(printf 'a"b;\\r\\nX-Evil: 1')"; ln {outside(site)} hard; ln plain d/plain
     """)
-    assert browser.download(simulation, "plain").body == b"fine\n"
+    assert browser.download(simulation, "plain").body == browser.download(simulation, "d/plain").body == b"fine\n"
     for name in (
-        "link", "folder/server", "here/plain", "d/etc/passwd", "pipe", "d", ".", "..", "../evilAnimation/plain", str(secret), "plain\0", "d//x",
+        "link", "hard", "folder/server", "here/plain", "d/etc/passwd", "pipe", "d", ".", "..", "../evilAnimation/plain", str(secret), "plain\0", "d//x",
         ".jobscribe/latest/stdout.log", "", "%2e%2e/x", "\ud800".encode("utf-8", "surrogatepass").decode("latin1"),
     ):
         answer = browser.download(simulation, name)
-        assert answer.code == 422 and site.token.encode() not in answer.body, (name, answer)
+        assert answer.code == 422 and site.token.encode() not in answer.body and b"not for users" not in answer.body, (name, answer)
     named = browser.download(simulation, 'a"b;\r\nX-Evil: 1')
     assert named.code == 200 and named.headers["X-Evil"] is None and "\n" not in named.headers["Content-Disposition"]
     assert named.headers["Content-Disposition"].startswith("attachment; ") and "sandbox" in named.headers["Content-Security-Policy"]
 
 
-@pytest.mark.parametrize("what", ["ln -s {secret}", "mkfifo", "mkdir"])
+@pytest.mark.parametrize("what", ["ln -s {secret}", "ln {outside}", "mkfifo", "mkdir"])
 def test_a_log_that_is_something_else_tells_nothing_and_holds_nobody_up(site: Site, browser: Browser, victim: Browser, what: str) -> None:
-    simulation = evil(browser, f"cd .jobscribe/latest; rm stdout.log; {what.format(secret=site.root / 'secret/server')} stdout.log")
+    simulation = evil(browser, f"cd .jobscribe/latest; rm stdout.log; {what.format(secret=site.root / 'secret/server', outside=outside(site))} stdout.log")
     place = f"/run-log/evil/{simulation['simulationId']}/evilAnimation"
     for path in [place, place + "?tail=4096"] * 5:
         answer = browser.ask("GET", path)
@@ -385,9 +392,10 @@ def test_a_library_gives_plain_files_only_and_one_of_holes_holds_nobody_up(site:
     def shell(sh: str) -> str:
         return str(browser.post("/stateful-compute", simulationType="evil", method="sh", args={"sh": sh})["said"])
 
-    shell(f"ln -s {secret} link; mkfifo pipe; mkdir folder; truncate -s 1T holes; echo fine > plain")
+    shell(f"ln -s {secret} link; ln {outside(site)} hard; mkfifo pipe; mkdir folder; truncate -s 1T holes; echo fine > plain")
     for _ in range(8):
         assert [f["name"] for f in browser.ask("GET", "/lib-files/evil").json()["files"]] == ["plain"]
+    assert browser.ask("GET", "/lib-file/evil/hard").code == 404
     for name in ("link", "pipe", "folder"):
         assert [browser.ask(method, f"/lib-file/evil/{name}").code for method in ("GET", "DELETE")] == [404, 404]
     assert browser.ask("PUT", "/lib-file/evil/link", b"mine").code == 200

@@ -19,7 +19,6 @@ from jobscribe.client.errors import own
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import Log
 from jobscribe.web import proxy as proxy_module
-from jobscribe.web.peer import Peers
 from jobscribe.web.proxy import Proxy, serve
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -443,50 +442,6 @@ def test_too_many_at_once_are_told_to_come_back(stand: Stand, monkeypatch: pytes
     said(stand.ask("GET", "/"), 429, "tooManyRequests")
     monkeypatch.setattr(proxy_module, "MOST", 1)
     assert stand.ask("GET", "/")[0] == 200
-
-
-@contextlib.contextmanager
-def connected(ip: str, theirs: str = "") -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A client and the accepted end. theirs: the address as the client writes it."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family) as server:
-        try:
-            server.bind((ip, 0))
-        except OSError:
-            pytest.skip("this machine has no such loopback address")
-        server.listen(1)
-        with socket.socket(socket.AF_INET6 if ":" in (theirs or ip) else socket.AF_INET) as client:
-            client.connect((theirs or ip, server.getsockname()[1]))
-            accepted, _ = server.accept()
-            with accepted:
-                yield client, accepted
-
-
-def owner_of(peers: Peers, accepted: socket.socket) -> int | None:
-    return peers.owner(accepted.getpeername()[:2], accepted.getsockname()[:2])
-
-
-@pytest.mark.parametrize("tables", [None, {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}], ids=["asked", "listed"])
-@pytest.mark.parametrize(("ip", "theirs"), [("127.0.0.1", ""), ("::1", ""), ("127.0.0.1", "::ffff:127.0.0.1"), ("::ffff:127.0.0.1", "127.0.0.1")])
-def test_the_kernel_knows_whose_connection_it_is(ip: str, theirs: str, tables: dict[int, str] | None) -> None:
-    peers = Peers(tables)
-    with connected(ip, theirs) as (client, accepted):
-        assert owner_of(peers, accepted) == os.geteuid()
-        assert peers.owner((ip, 1), accepted.getsockname()[:2]) is None
-        client.shutdown(socket.SHUT_WR)
-        assert owner_of(peers, accepted) == os.geteuid(), "it still waits for its answer"
-        client.close()
-        assert owner_of(peers, accepted) is None, "the kernel says user 0 of a socket that nobody has open"
-
-
-def test_another_users_connection_is_told_from_ours(tmp_path: Any) -> None:
-    table = tmp_path / "tcp"
-    row = "  1: 0100007F:C350 0100007F:1F40 {} 00000000:00000000 00:00000000 00000000  1001        0 {} 1 0000000000000000\n"
-    peers = Peers({4: str(table)})
-    for state, inode, uid in (("01", 7, 1001), ("04", 7, 1001), ("01", 0, None), ("02", 7, None), ("06", 0, None)):
-        table.write_text("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" + row.format(state, inode))
-        assert peers.owner(("127.0.0.1", 50000), ("127.0.0.1", 8000)) == uid
-        assert peers.owner(("127.0.0.1", 50001), ("127.0.0.1", 8000)) is None
 
 
 @pytest.mark.parametrize("uid", [12345, None])

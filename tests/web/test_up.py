@@ -1,5 +1,6 @@
 """`jobscribe up` and `jobscribe server` as processes: one address, a child that is started again, and nothing that stays behind."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -259,7 +260,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
     env = {**os.environ, "PYTHONPATH": real_site.PYTHON_PATH + os.pathsep + str(tmp_path)}
     refused = subprocess.run(arguments, env=env, capture_output=True, timeout=60, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (78, "") and "user_hook" in refused.stderr
-    hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin"]
+    hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin", "--set", "limits.request_secs=1"]
     with subprocess.Popen([*arguments, *hooks], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -271,6 +272,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
             assert post("/own-jobs", "AnnAnn01").json()["jobs"] == []
             assert (post("/adm-jobs", "AnnAnn01").status_code, post("/adm-jobs", "AdmAdm03").status_code) == (403, 200)
             assert post("/sign-in", None).status_code == 404
+            _takes_nothing_of_strangers(url)
             site.stop()
             assert post("/own-jobs", "AnnAnn01").status_code == 503
             site.start()
@@ -278,6 +280,21 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
         finally:
             process.terminate()
         assert process.wait(15) == 0
+
+
+def _takes_nothing_of_strangers(url: str) -> None:
+    """Neither their large bodies nor their idle connections."""
+    place = url.removeprefix("http://").partition(":")
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((place[0], int(place[2])), timeout=5.0)) for _ in range(3)]
+        slow[1].sendall(b"POST /own-jobs HTTP/1.1\r\nHost: x\r\n")
+        slow[2].sendall(b"POST /own-jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        for framing in ("Content-Length: 99000000", "Transfer-Encoding: chunked"):
+            with socket.create_connection((place[0], int(place[2])), timeout=20) as s:
+                s.sendall(f"PUT /lib-file/myapp/a HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+                assert s.recv(20).startswith(b"HTTP/1.1 401 "), framing
+        for s in slow:
+            assert s.recv(100) == b"", "it is ended"
 
 
 def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: Site) -> None:
