@@ -6,6 +6,7 @@ Who knows best speaks: the parent that waited for the process; else what the scr
 from __future__ import annotations
 
 import os
+import resource
 import time
 
 from ...runtime.evidence import EXIT_CODE, STDERR, STDOUT, from_code, with_words, written_code
@@ -38,9 +39,11 @@ def from_parent(e: Execution) -> dict[str, Any]:
         out |= {"signal": os.WTERMSIG(status), "coreDumped": os.WCOREDUMP(status)}
     else:
         out |= from_code(e.folder, os.WEXITSTATUS(status))
-    return out | {
-        "userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6), "maxRssBytes": usage.ru_maxrss * 1024,
-    }
+    out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
+    # a spawned process begins with the peak of its keeper: a lower peak of its own cannot be told from that
+    if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+        out["maxRssBytes"] = usage.ru_maxrss * 1024
+    return out
 
 
 def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
