@@ -60,11 +60,11 @@ def by_facts(exit_: ExitInfo) -> Found:
 
 def is_guess(cause: str, confidence: Confidence | str | None) -> bool:
     """Can it have been something else, or somebody whom nobody knows, so that whose it is may be otherwise as well?"""
-    return confidence == "possible" or cause in _BY_SOMEBODY
+    return confidence == "possible" or cause in _SENT or (cause in _BY_SOMEBODY and confidence == "unknown")
 
 
-#: Signals that say nothing of who sent them.
-_BY_SOMEBODY = frozenset({"killed", "terminated", "interrupted", "hangup"})
+#: Signals that say nothing of who sent them: with "unknown" that is what is not known; those that are known to have ended it.
+_BY_SOMEBODY, _SENT = frozenset({"killed", "terminated"}), frozenset({"interrupted", "hangup"})
 
 
 def of_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Found:
