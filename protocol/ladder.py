@@ -15,8 +15,9 @@ from .exits import OUT_OF_MEMORY, ExitFacts, ExitInfo, signal_name
 
 #: From this share of its limit on, a peak may mean that memory ran out: what is counted is not all that the kernel counts.
 NEAR = 0.95
-#: The same of a limit of CPU time: the kernel counts whole ticks of a process, and what is measured is the whole job.
-NEAR_CPU = 0.9
+#: The same of a limit of CPU time, and seconds less: for the limit the kernel counts ticks, which are more than was measured on a machine
+#: whose processors are shared.
+NEAR_CPU, NEAR_CPU_SECS = 0.85, 0.3
 #: Of the kernel's lines, these say that it killed for want of memory; others tell of crashes.
 _OOM_LINE = re.compile(r"(?i)\bout of memory\b|\boom[-_ ]kill|\bkilled process \d")
 _SENDERS = {
@@ -109,7 +110,7 @@ def cpu_limit(exit_: ExitInfo) -> Found | None:
     limits = ulimits(exit_, "-t")
     secs = min((int(text.rpartition(" ")[2]) for text in limits if "-S" not in text), default=None)
     used, measured = _cpu_secs(exit_)
-    if secs is None or used is None or used < NEAR_CPU * secs:
+    if secs is None or used is None or used < NEAR_CPU * secs - NEAR_CPU_SECS:
         return None
     told = f"it had used {used:.1f} s of CPU time" if measured else f"it ran for {used:.1f} s"
     return Found("cpuLimit", "likely" if measured else "possible", (f"{told}, and its limit is {secs} s (ulimit -t)",))

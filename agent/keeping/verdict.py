@@ -6,7 +6,7 @@ Who knows best speaks: the parent that waited for the process; else what the scr
 from __future__ import annotations
 
 import os
-import resource
+import re
 import time
 
 from ...runtime.evidence import EXIT_CODE, STDERR, STDOUT, from_code, with_words, written_code
@@ -40,10 +40,20 @@ def from_parent(e: Execution) -> dict[str, Any]:
     else:
         out |= from_code(e.folder, os.WEXITSTATUS(status))
     out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
-    # a spawned process begins with the peak of its keeper: a lower peak of its own cannot be told from that
-    if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+    # a spawned process begins with the peak of its keeper, and a lower peak of its own cannot be told from that
+    if usage.ru_maxrss * 1024 > _own_peak():
         out["maxRssBytes"] = usage.ru_maxrss * 1024
     return out
+
+
+def _own_peak() -> int:
+    """The most memory that this process has had since it began, in bytes; 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/status", "rb") as f:
+            found = re.search(rb"(?m)^VmHWM:\s*(\d+) kB", f.read(8192))
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found is not None else 0
 
 
 def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
