@@ -84,7 +84,8 @@ def exit_of(code: str) -> "ExitInfo":
     if found is None:
         near = get_close_matches(code.casefold(), words := {word.casefold(): word for word in CAUSES}, 3)
         raise click.UsageError(
-            f"{code!r} is no exit code (0 to 255), no signal (SIGSEGV, segv, -11, 0:11), no state of Slurm (TIMEOUT), no cause (outOfMemory), and no row (1000 and more)"
+            f"{code!r} is no exit code (0 to 255), no signal (SIGSEGV, segv, -11, 0:11), no state of Slurm (TIMEOUT), "
+            "no cause (outOfMemory), and no row (1000 and more)"
             + (f"; near it: {', '.join(words[n] for n in near)}" if near else "")
         )
     return ExitInfo(signal=int(found))

@@ -1,7 +1,7 @@
 """The closed table of causes: why a run waits, runs or ended, one word for each, what it means, whose it is and what to do.
 
-The words are what `job why` gives as `cause`. `refining` finds the word of an exit; `diagnosis` finds the class, the blame and the advice of
-that word, so that the two never contradict each other.
+The words are what `job why` gives as `cause`. `refining` finds the word of an exit. `diagnosis` finds the class, the blame and the advice
+of that word, so that the two never contradict each other.
 """
 
 import signal

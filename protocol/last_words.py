@@ -11,7 +11,9 @@ _SEEN, _LAST = 200, 15
 #: With no more lines behind it, a complaint is near the end. With so many it still counts although an error of another kind follows.
 _NEAR, _BEFORE_ERROR = 8, 3
 #: A line that says itself that the program goes on; and one that is an error of its own, no report of somebody's exit code.
-_SURVIVED = re.compile(r"(?i)\bwarn(?:ing)?\b|\b(?:going|carrying|goes) on\b|\bcontinuing\b|\bignor(?:ed|ing)\b|\bretry(?:ing)?\b|\btrying again\b")
+_SURVIVED = re.compile(
+    r"(?i)\bwarn(?:ing)?\b|\b(?:going|carrying|goes) on\b|\bcontinuing\b|\bignor(?:ed|ing)\b|\bretry(?:ing)?\b|\btrying again\b",
+)
 _ERROR = re.compile(r"(?i)^(?:[\w./\[\]-]{1,60}: ?)?(?:fatal |internal )?(?:error|fatal|exception)\b[:! ]")
 _REPORTS_CODE = re.compile(r"(?i)\b(?:error|status|code|exited with)[ :]+\d{1,3}\b")
 #: After an exception nothing caught, hardly anything more is written by its process; by others around it, perhaps.

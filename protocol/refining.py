@@ -14,7 +14,8 @@ from .status import CANCELED, COMPLETED, PURGED
 
 #: A shell says 128+n; these n are what programs die of by themselves, so hardly anybody says such a code for anything else.
 _OWN_SIGNALS = frozenset((
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS, signal.SIGXCPU, signal.SIGXFSZ,
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS, signal.SIGXCPU,
+    signal.SIGXFSZ,
 ))
 #: Programs that handle these exit with 128+n by themselves, and shells are silent about two of them.
 _ALSO_SAID = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE))

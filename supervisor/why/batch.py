@@ -32,7 +32,7 @@ def evidence(run: Run, said: BatchState | None) -> list[str]:
     if said is None:
         return []
     if said.job_id is None:
-        return [f"Slurm: it is not in the queue of {said.cluster} yet" if run.active else f"Slurm: it was never in the queue of {said.cluster}"]
+        return [f"Slurm: it {'is not' if run.active else 'was never'} in the queue of {said.cluster}{' yet' if run.active else ''}"]
     about = [f"partition {said.partition}" if said.partition else "", f"account {said.account}" if said.account else ""]
     where = ", ".join(part for part in (f"Slurm job {said.job_id} on {said.cluster}", *about) if part)
     word = said.state + (f" ({said.reason})" if said.reason and said.reason != "None" else "")

@@ -57,8 +57,8 @@ def _silent(answer: Answer, run: Run) -> None:
     """It wrote nothing that could be read."""
     if run.status != ERROR:
         return
-    task = run.telling
-    scripts = [path for path in answer["logs"] if path.endswith("/script.sh")] if task is not None and task.agent_key.driver == "local" else []
+    here = run.telling is not None and run.telling.agent_key.driver == "local"
+    scripts = [path for path in answer["logs"] if here and path.endswith("/script.sh")]
     answer["try"] = [line for line in answer["try"] if not line.startswith("Read the last lines")]
     answer["try"] += ["Have it write what it does: it wrote no output.", *(f"sh {path}   # runs it again, by hand" for path in scripts)]
 
