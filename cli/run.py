@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from .pump import Pump, sink_for
+from .refused import noting
 from .runs import run_options, spec_options
 from .session import Session, command, session
 
@@ -31,7 +32,8 @@ def run(words: tuple[str, ...], **options: Any) -> None:
     The first Ctrl-C cancels the run and waits for its end, the second one leaves it to end alone.
     """
     s = session()
-    job = s.client().run(words, **spec_options(**options))
+    with noting(s):
+        job = s.client().run(words, **spec_options(**options))
     assert job.submitted is not None
     if s.screen.json:
         s.screen.record({"type": "submitted", **job.submitted.raw})
