@@ -18,11 +18,11 @@ from .connection import Connection, OnTrouble, unreachable
 from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
 from .operating import Operating
+from .patience import budget
 from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
 from .transfers import FileReader, sent
 
-BUDGET_SECS = 30.0
 #: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
 IDLE_SECS = 60.0
 #: Runs of a group in one answer.
@@ -33,31 +33,27 @@ _CHUNK = 64 * 1024
 class Client:
     """Talks to one supervisor as one user.
 
-    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart is survived).
-    on_trouble: called with (error, seconds so far) before each new try.
+    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart is survived); None for
+    JOBSCRIBE_PATIENCE of the environment, else 30 s. on_trouble: called before each new try, see connection.OnTrouble.
     """
 
-    def __init__(self, url: str, token: str, uid: str, *, budget_secs: float = BUDGET_SECS, on_trouble: OnTrouble | None = None) -> None:
-        self._connection = Connection(fixed(url, token, uid), budget_secs=budget_secs, on_trouble=on_trouble)
+    def __init__(self, url: str, token: str, uid: str, *, budget_secs: float | None = None, on_trouble: OnTrouble | None = None) -> None:
+        self._connection = Connection(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         self._uid: str | None = uid
 
     @classmethod
     def from_source(
-        cls, source: Source, *, uid: str | None = None, budget_secs: float = BUDGET_SECS, first_secs: float | None = None,
-        on_trouble: OnTrouble | None = None,
+        cls, source: Source, *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None,
     ) -> "Client":
-        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own.
-
-        first_secs: the budget before the supervisor has answered for the first time, if it is another one.
-        """
+        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own."""
         client = cls.__new__(cls)
-        client._connection = Connection(source, budget_secs=budget_secs, first_secs=first_secs, on_trouble=on_trouble)
+        client._connection = Connection(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         client._uid = uid
         return client
 
     @classmethod
     def from_root(
-        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float = BUDGET_SECS, on_trouble: OnTrouble | None = None
+        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None
     ) -> "Client":
         """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
         return cls.from_source(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
