@@ -34,7 +34,7 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
     name "" asks whether the run directory is there at all. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable.
     """
     if not name:
-        fd = _run_dir(run_dir)
+        fd = open_run_dir(run_dir)
         try:
             return Piece(b"", 0, os.fstat(fd).st_mtime_ns)
         finally:
@@ -49,7 +49,7 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
 def opened(run_dir: str, name: str) -> Iterator[int]:
     """A descriptor of this regular file, for as long as the block lasts. Raises Refusal."""
     parts = checked(name)
-    fd = _run_dir(run_dir)
+    fd = open_run_dir(run_dir)
     try:
         for i, part in enumerate(parts[:-1]):
             fd = _replaced(fd, _open(part, _FOLDER, fd, "/".join(parts[: i + 1])))
@@ -92,7 +92,8 @@ def checked(name: str) -> list[str]:
     return parts
 
 
-def _run_dir(path: str) -> int:
+def open_run_dir(path: str) -> int:
+    """A descriptor of the folder, which the caller closes. Raises Refusal."""
     if not path.startswith("/") or "\0" in path:
         raise Refusal("badRequest", "a run directory is an absolute path")
     try:

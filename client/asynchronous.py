@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..protocol.messages import JobCmd, Stream
-from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunSpec
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFiles, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .async_connection import AsyncConnection
@@ -264,6 +264,19 @@ class AsyncClient:
     async def open_file(self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None) -> AsyncFileReader:
         """A file of the run directory, or a part of it, to be read piece by piece and closed."""
         return AsyncFileReader(await self._threaded(lambda plain: plain.open_file(jid, name, serial=serial, offset=offset, length=length)))
+
+    async def files(self, jid: str, *, serial: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative to it, mtime in unix seconds.
+
+        Links, pipes and devices, and names that are not UTF-8, are left out.
+        """
+        after: str | None = ""
+        while after is not None:
+            request = RunFiles(uid=await self.uid(), compute_jid=jid, compute_job_serial=serial, after=after)
+            page = await self._object(requests.run_files(request))
+            serial, after = page["computeJobSerial"], page["next"]
+            for file in page["files"]:
+                yield file
 
     async def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""

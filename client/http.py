@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ..protocol.messages import JobCmd, Stream
-from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFile, RunSpec
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFile, RunFiles, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .connection import Connection, OnTrouble, unreachable
@@ -263,6 +263,18 @@ class Client:
         """A file of the run directory, or a part of it, to be read piece by piece and closed."""
         request = RunFile(uid=self.uid, compute_jid=jid, compute_job_serial=serial, name=name, offset=offset, length=length)
         return FileReader(self.url, *self._connection.download(requests.run_file(request), IDLE_SECS))
+
+    def files(self, jid: str, *, serial: int = 0) -> Iterator[dict[str, Any]]:
+        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative to it, mtime in unix seconds.
+
+        Links, pipes and devices, and names that are not UTF-8, are left out.
+        """
+        after: str | None = ""
+        while after is not None:
+            request = RunFiles(uid=self.uid, compute_jid=jid, compute_job_serial=serial, after=after)
+            page = self._object(requests.run_files(request))
+            serial, after = page["computeJobSerial"], page["next"]
+            yield from page["files"]
 
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""

@@ -13,8 +13,8 @@ from ..protocol.errors import CODES
 from ..protocol.requests import (
     AgentList, AgentLogs,
     BeginSession, CallRequest, ClusterList, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks,
-    RunArray, RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, SbatchLogin,
-    SbatchLoginStatus, Trace,
+    RunArray, RunCancel, RunDescription, RunFile, RunFiles, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest,
+    SbatchLogin, SbatchLoginStatus, Trace,
 )
 from ..protocol.roles import TaskRole
 from .errors import ClientError, own
@@ -201,6 +201,10 @@ def global_resources(request: GlobalResources) -> Call:
 
 def run_file(request: RunFile) -> Call:
     return msgspec.structs.replace(_post("run-file", request, AGENT_SECS), at_once=_AT_ONCE)
+
+
+def run_files(request: RunFiles) -> Call:
+    return msgspec.structs.replace(_post("run-files", request, AGENT_SECS), at_once=_AT_ONCE)
 
 
 def sbatch_login(uid: str, cluster: str | None, username: str, secrets: Mapping[str, str | None]) -> Call:

@@ -201,6 +201,16 @@ class RunFile(_Request, frozen=True, kw_only=True):
     length: Offset | None = None
 
 
+class RunFiles(_Request, frozen=True, kw_only=True):
+    """The regular files below the run directory of the current run: a page of `limit`, after the file `after` ("": the first)."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    after: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+
+
 class LibFile(_Request, frozen=True, kw_only=True):
     """A file of the user's library of an app, `offset` and `length` as a range; answered with its bytes, streamed."""
 
