@@ -13,22 +13,28 @@ from .tasks import at_most, attempt_line, hints
 if TYPE_CHECKING:
     from ..client.replies import RunState
 
-_HEADS = ("JOB", "STATUS", "QUEUED", "TOOK", "REASON", "KIND")
+_HEADS = ("JOB", "STATE", "QUEUED", "TOOK", "REASON", "KIND", "COMMAND")
 #: Of the attempts that are over, and of the runs that are waited for, so many are told.
 _ATTEMPTS_SHOWN, _AFTER_SHOWN = 5, 5
+#: What --porcelain says; of any other state `failed`.
+_WORDS = {"pending": "running", "running": "running", "completed": "success"}
+#: Characters of a command in the table.
+_COMMAND_CHARS = 60
 _STATUSES = ["pending", "running", "completed", "canceled", "error"]
 
 
 @command()
 @click.option("--all-users", is_flag=True, help="Jobs of everybody.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only jobs with this status.")
+@click.option("--state", "--status", "status", type=click.Choice(_STATUSES), help="Only jobs in this state.")
 @click.option("--active", is_flag=True, help="Only jobs that are pending or running.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="So many at most.")
 @click.option("--before", type=click.IntRange(1), metavar="POSITION", help="Go on where the last list ended (its `next`).")
 def list_jobs(all_users: bool, status: str | None, active: bool, limit: int, before: int | None) -> None:
     """List jobs, newest change first."""
     s = session()
-    page = s.client().jobs(all_users=all_users, status=status, active=True if active else None, before=before, limit=limit)
+    page = s.client().jobs(
+        all_users=all_users, status=status, active=True if active else None, before=before, limit=limit, commands=True,
+    )
     if s.screen.json:
         s.screen.value("jobscribe.job.list/1", {"items": page.jobs, "next": page.next})
         return
@@ -40,16 +46,25 @@ def list_jobs(all_users: bool, status: str | None, active: bool, limit: int, bef
 def _row(row: dict[str, Any]) -> list[str]:
     started, ended = row.get("startedAt"), row.get("endedAt")
     took = "-" if started is None else duration((time.time() if ended is None else ended) - started)
-    return [row["jid"], row["status"], moment(row["queuedAt"]), took, row.get("reason") or "-", row["kind"]]
+    said = row.get("command") or "-"
+    command_ = said if len(said) <= _COMMAND_CHARS else said[: _COMMAND_CHARS - 3] + "..."
+    return [row["jid"], row["state"], moment(row["queuedAt"]), took, row.get("reason") or "-", row["kind"], command_]
 
 
 @command()
+@click.option("--porcelain", is_flag=True, help="Print one word a job, for scripts: running (or waiting), success or failed.")
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
-def status(names: tuple[str, ...]) -> None:
+def status(names: tuple[str, ...], porcelain: bool) -> None:
     """Show how jobs stand. Exits with 0 whatever their status is; `job wait` exits with their code."""
     s = session()
+    if porcelain and s.screen.json:
+        raise click.UsageError("--porcelain and --json exclude each other")
     jids = [whole(s, name) for name in names]
     states = [s.client_for(jid).status(jid) for jid in jids]
+    if porcelain:
+        for state in states:
+            s.screen.line(_WORDS.get(state.state, "failed"))
+        return
     if s.screen.json:
         s.screen.value("jobscribe.job.status/1", {"items": [state.raw for state in states]})
         return

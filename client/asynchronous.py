@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..protocol.messages import JobCmd, Stream
-from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFiles, RunSpec
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, RunFiles, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .async_connection import AsyncConnection
@@ -24,6 +24,7 @@ from .http import Client
 from .patience import budget
 from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
+from .specs import command_spec
 
 IDLE_SECS = 60.0
 #: Runs of a group in one answer.
@@ -91,8 +92,11 @@ class AsyncClient:
     # ---- runs
 
     async def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command in a slot of its own; options are those of protocol.requests.RunSpec."""
-        return requests.command_spec(await self.uid(), options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+        """The spec of a command, a list of words, in a slot of its own; options are those of protocol.requests.RunSpec, and `task`.
+
+        Raises TypeError for a text in place of the list: for a shell command line it is ["sh", "-c", line].
+        """
+        return command_spec(await self.uid(), options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
 
     async def run(self, command: Sequence[str], **options: Any) -> "AsyncJob":
         """Submit a command; returns when the run is durable, never waits for it to start."""
@@ -302,11 +306,12 @@ class AsyncClient:
         return AsyncOperating(self._object, self.uid)
 
     async def jobs(
-        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None,
+        limit: int = 100, commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first."""
+        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and `name`, for which logs are read."""
         uid = None if all_users else await self.uid()
-        request = JobList(uid=uid, status=status, active=active, before=before, limit=limit)  # type: ignore[arg-type]
+        request = requests.job_page(uid, status, active, before, limit, commands)
         return requests.page_of((await self._connection.call(requests.job_list(request))).body)
 
     async def logs(

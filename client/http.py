@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ..protocol.messages import JobCmd, Stream
-from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFile, RunFiles, RunSpec
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .connection import Connection, OnTrouble, unreachable
@@ -21,6 +21,7 @@ from .operating import Operating
 from .patience import budget
 from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
+from .specs import command_spec
 from .transfers import FileReader, sent
 
 #: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
@@ -93,8 +94,11 @@ class Client:
     # ---- runs
 
     def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command in a slot of its own; options are those of protocol.requests.RunSpec."""
-        return requests.command_spec(self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+        """The spec of a command, a list of words, in a slot of its own; options are those of protocol.requests.RunSpec, and `task`.
+
+        Raises TypeError for a text in place of the list: for a shell command line it is ["sh", "-c", line].
+        """
+        return command_spec(self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
 
     def run(self, command: Sequence[str], **options: Any) -> "Job":
         """Submit a command; returns when the run is durable, never waits for it to start."""
@@ -298,10 +302,11 @@ class Client:
         return Operating(self._object, self.uid)
 
     def jobs(
-        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None,
+        limit: int = 100, commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first."""
-        request = JobList(uid=None if all_users else self.uid, status=status, active=active, before=before, limit=limit)  # type: ignore[arg-type]
+        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and `name`, for which logs are read."""
+        request = requests.job_page(None if all_users else self.uid, status, active, before, limit, commands)
         return requests.page_of(self._connection.call(requests.job_list(request)).body)
 
     def logs(

@@ -75,7 +75,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before` of the next page, None at the end."""
+    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before` of the next page, None at the end.
+
+    Of a row `state` is the state of the job, as in RunState; `status`, the same, is its old name and goes away.
+    """
 
     jobs: list[dict[str, Any]]
     next: int | None = None

@@ -118,13 +118,18 @@ class RunRelease(_Request, frozen=True, kw_only=True):
 
 
 class JobList(_Request, frozen=True, kw_only=True):
-    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from."""
+    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from.
+
+    commands: rows also say what the run does (`command`, shortened) and its name for people.
+    """
 
     uid: Uid | None = None
     status: Status | None = None
     active: bool | None = None
     before: KnownSerial | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    # unset where it is not asked for, so that a supervisor of the version before understands the request
+    commands: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobLog(_Request, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from .core.tasks import task_dir
 from .engine import Durable, Engine
 from .feed import Feed
 from .how_ended import Ends
+from .summaries import Summaries
 from .metrics import Counters
 from .outputs import Outputs, asked_for
 from .progress import Progress
@@ -75,12 +76,14 @@ class Desk:
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self.ends = Ends(engine.store)
+        self.summaries = Summaries(engine.store)
 
     def sizes(self) -> dict[str, int]:
         """Who waits, counted."""
         return {
             "waiting": len(self._waiting), "brief": len(self._brief), "watched": len(self._watchers), "early": len(self._early),
             "reported": self.progress.size, "ends": len(self.ends),
+            "summaries": len(self.summaries),
         }
 
     # ---- effects

@@ -363,9 +363,9 @@ class FakeSupervisor:
 
     def _job_list(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = [
-            {"jid": jid, "uid": jid[:8], "status": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
+            {"jid": jid, "uid": jid[:8], "status": j["state"], "state": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
              "driver": "local", "busy": not j["over"], "queuedAt": 1.5, "startedAt": None, "endedAt": None, "reason": j["reason"],
-             "position": i}
+             "position": i, "command": " ".join(j["spec"]["command"]) or None, "name": j["spec"]["simName"]}
             for i, (jid, j) in enumerate(self.jobs.items(), 1)
         ][::-1]
         rows = [r for r in rows if body["uid"] in (None, r["uid"]) and body["status"] in (None, r["status"])]
