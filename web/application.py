@@ -16,6 +16,7 @@ from ..service.safety import is_loopback
 from ..service.settings import Settings
 from . import errors, sign_in
 from .blueprint import METHODS, create_blueprint
+from .uids import Uids
 from .visit import as_json
 
 STATIC = Path(__file__).parent / "static"
@@ -37,6 +38,8 @@ def create_app(settings: Settings, source: Source, log: Log, *, development: boo
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     user = sign_in.user if development else _required(server.user_hook)
+    if not development and server.uid_file is not None:
+        user = Uids(server.uid_file).user(user)
     half = max(1, server.threads // 2)
     app.register_blueprint(create_blueprint(
         supervisor=source, user=user, may=_optional("server.may_hook", server.may_hook),
