@@ -15,7 +15,7 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import Log
 from jobscribe.service.safety import check_server
 from jobscribe.service.settings import ServerSettings, Settings
-from jobscribe.web import application, sign_in
+from jobscribe.web import Uids, application, sign_in
 from jobscribe.web.sign_in import PEER_HEADER
 from jobscribe.web.upstream import Upstream
 
