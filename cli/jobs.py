@@ -85,11 +85,16 @@ def _told(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[st
         ("started", moment(state.compute_job_start)), ("ended", moment(state.compute_job_end)),
         ("took", None if state.elapsed_time is None else duration(state.elapsed_time)),
         ("exit", None if state.exit is None else state.exit.sentence()),
-        *_attempts(answer), *_roles(state), ("directory", state.run_dir),
+        *_attempts(answer), *_roles(state), ("directory", _directory(state)),
     ]
     if not state.known:
         rows.insert(1, ("not known", f"since {moment(state.since)}"))
     return [jid, *(f"  {name:<10}{value}" for name, value in rows if value not in (None, "-"))]
+
+
+def _directory(state: "RunState") -> str | None:
+    """With the cluster, where it is not a path of this site."""
+    return f"{state.run_dir} on {state.run_dir_on}" if state.run_dir and state.run_dir_on else state.run_dir
 
 
 def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from ..db.projection import attempt, roles, task
-from ..db.state import Job, Task
+from ..db.state import Job, Run, Task
 from ..drivers.driver import AgentDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, split_jid
@@ -380,11 +380,20 @@ class Desk:
             "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
             "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
-                {**task(t, run.spec), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,
+                {**task(t, run.spec), "runDir": _directory(run, t),
                  "evidence": self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }
+
+
+def _directory(run: Run, t: Task) -> str | None:
+    """Of a task: on its cluster, or as the supervisor sees it; None where none was made."""
+    if t.started_at is None or run.status == PURGED:
+        return None
+    if t.batch_said is not None and t.batch_said.run_dir:
+        return t.batch_said.run_dir
+    return task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir
 
 
 async def _wait(event: asyncio.Event, secs: float) -> None:

@@ -217,7 +217,9 @@ def _taken(f: Facts, p: Facts, where: str) -> Finding:
     else:
         by = f"{where} is taken; by whom is not to be seen by this user, and this root is not known to listen there"
         advice = f"as root, 'ss -ltnp | grep :{p['port']}' says by whom; or set another port"
-    here = f"; the supervisor of this root listens at {', '.join(listens)}" if listens else "; no supervisor runs in this root" if f["held"] is False else ""
+    here = "; no supervisor runs in this root" if f["held"] is False else ""
+    if listens:
+        here = f"; the supervisor of this root listens at {', '.join(listens)}"
     return warn(by + here, "a supervisor with this setting does not start while it is taken", advice)
 
 

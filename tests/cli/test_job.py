@@ -59,6 +59,14 @@ def test_a_status_tells_everything_and_succeeds(run: Run, jids: list[str]) -> No
     assert [i["computeJid"] for i in run("job", "status", "--json", *jids).json()["items"]] == jids
 
 
+def test_the_directory_is_named_with_its_cluster_and_only_where_there_is_one(run: Run, jids: list[str], fake: Fake) -> None:
+    answer = fake._status
+    fake._status = lambda jid: {**answer(jid), **{jids[0]: {"runDir": "/scratch/x", "runDirOn": "hpc"}, jids[1]: {"runDir": None}}.get(jid, {})}
+    assert "  directory /scratch/x on hpc\n" in run("job", "status", jids[0]).out
+    assert "directory" not in run("job", "status", jids[1]).out
+    assert f"  directory /run/{jids[2]}\n" in run("job", "status", jids[2]).out
+
+
 def test_what_nobody_can_know_is_said(run: Run, jids: list[str], fake: Fake) -> None:
     fake.change(jids[2], known=False)
     assert "not known" in run("job", "status", jids[2]).out
