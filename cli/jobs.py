@@ -46,7 +46,7 @@ def list_jobs(all_users: bool, status: str | None, active: bool, limit: int, bef
 def _row(row: dict[str, Any]) -> list[str]:
     started, ended = row.get("startedAt"), row.get("endedAt")
     took = "-" if started is None else duration((time.time() if ended is None else ended) - started)
-    said = row.get("command") or "-"
+    said = row.get("command") or f"({row['simulationType']})"
     command_ = said if len(said) <= _COMMAND_CHARS else said[: _COMMAND_CHARS - 3] + "..."
     return [row["jid"], row["state"], moment(row["queuedAt"]), took, row.get("reason") or "-", row["kind"], command_]
 
