@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..protocol.status import PURGED
 from .names import whole
 from .quantities import duration, moment
 from .session import command, session
@@ -63,7 +64,7 @@ def status(names: tuple[str, ...], porcelain: bool) -> None:
     states = [s.client_for(jid).status(jid) for jid in jids]
     if porcelain:
         for state in states:
-            s.screen.line(_WORDS.get(state.state, "failed"))
+            s.screen.line(_word(state))
         return
     if s.screen.json:
         s.screen.value("jobscribe.job.status/1", {"items": [state.raw for state in states]})
@@ -75,6 +76,13 @@ def status(names: tuple[str, ...], porcelain: bool) -> None:
             s.screen.line(line)
         for line in hints(s, jid, answer["tasks"]) if answer is not None else ():
             s.screen.say(line)
+
+
+def _word(state: "RunState") -> str:
+    """running, success or failed; of a purged run as it ended."""
+    if state.state == PURGED:
+        return "success" if state.exit is not None and state.exit.succeeded else "failed"
+    return _WORDS.get(state.state, "failed")
 
 
 def _told(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[str]:

@@ -272,6 +272,7 @@ def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) 
 @pytest.mark.parametrize(("change", "word"), [
     ({}, "running"), ({"state": "running"}, "running"), ({"state": "running", "known": False}, "running"), ({"state": "completed"}, "success"),
     ({"state": "error"}, "failed"), ({"state": "canceled"}, "failed"), ({"state": "missing"}, "failed"), ({"state": "job_run_purged"}, "failed"),
+    ({"state": "job_run_purged", "exit": {"code": 0, "signal": None}}, "success"),
 ])
 def test_porcelain_is_one_word_for_scripts(run: Run, jids: list[str], fake: Fake, change: dict[str, Any], word: str) -> None:
     fake.change(jids[1], **change)

@@ -105,7 +105,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest_right_one(name: str, ne
 
 
 def test_a_jobs_environment_is_known_and_means_nothing(tmp_path: pathlib.Path) -> None:
-    env = dict.fromkeys(JOB_NAMES, "x") | {"JOBSCRIBE_ROOT": str(tmp_path), "JOBSCRIBE_URL": "http://h", "PATH": "/bin", "JOBSCRIBEX": "1"}
+    env = dict.fromkeys(JOB_NAMES, "x") | {"JOBSCRIBE_ROOT": str(tmp_path), "JOBSCRIBE_URL": "http://h", "JOBSCRIBE_PATIENCE": "5m", "PATH": "/bin", "JOBSCRIBEX": "1"}
     assert load(env=env) == Settings(root=str(tmp_path))
 
 
