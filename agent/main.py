@@ -30,6 +30,7 @@ from ..protocol.messages import (
     OpError,
     PortsProbed,
     ProbePorts,
+    ListFiles,
     ReadFile,
     ReadLog,
     Run,
@@ -41,7 +42,7 @@ from ..protocol.version import VERSION
 from ..runtime import crashpoints, processes
 from ..runtime.lag import LoopLag
 from ..runtime.log import Log, log_uncaught
-from . import answer, lib_copies, ports, run_files
+from . import answer, lib_copies, ports, run_files, run_listing
 from .backoff import AWAY_SECS, may_leave
 from .evidence import Evidence
 from .keeper_link import KeeperLink
@@ -211,7 +212,7 @@ class _Agent:
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
         # a call has its line when it is answered; that an end was taken says nothing that its own line does not
-        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile | KeepFile | RunAck):
+        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
             ids = about(message.token) if isinstance(message, Run) else {"op": short_op(op)}
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
@@ -361,7 +362,9 @@ class _Agent:
 
     # ---- readers
 
-    def _serve_reader(self, op: ReadLog | ReadFile | KeepFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]) -> None:
+    def _serve_reader(
+        self, op: ReadLog | ReadFile | ListFiles | KeepFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]
+    ) -> None:
         if len(self._readers) >= MAX_READERS:
             answering.close()
             self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
@@ -388,11 +391,14 @@ class _Agent:
         busy = await asyncio.to_thread(ports.taken, op.ports) if self._batch is None else []
         self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
-    async def _fetch(self, op: ReadFile | KeepFile) -> None:
+    async def _fetch(self, op: ReadFile | ListFiles | KeepFile) -> None:
         """In a thread, because run directories may lie on a network file system."""
         try:
             async with self._few_threads:
                 await self._link.room()
+                if isinstance(op, ListFiles):
+                    self._link.send(await asyncio.to_thread(run_listing.answer, op))
+                    return
                 if isinstance(op, KeepFile):
                     piece = await asyncio.to_thread(lib_copies.keep, op.lib_dir, op.name, op.offset, op.data, op.size, op.mtime_ns)
                 else:

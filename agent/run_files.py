@@ -37,7 +37,7 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
     name "" asks whether the run directory is there at all. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable.
     """
     if not name:
-        fd = _run_dir(run_dir)
+        fd = open_run_dir(run_dir)
         try:
             return Piece(b"", 0, os.fstat(fd).st_mtime_ns)
         finally:
@@ -52,7 +52,7 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
 def opened(run_dir: str, name: str) -> Iterator[int]:
     """A descriptor of this regular file, for as long as the block lasts. Raises Refusal."""
     parts = checked(name)
-    top = _run_dir(run_dir)
+    top = open_run_dir(run_dir)
     fd = os.dup(top)
     try:
         for i, part in enumerate(parts[:-1]):
@@ -98,7 +98,8 @@ def checked(name: str) -> list[str]:
     return parts
 
 
-def _run_dir(path: str) -> int:
+def open_run_dir(path: str) -> int:
+    """A descriptor of the folder, which the caller closes. Raises Refusal."""
     if not path.startswith("/") or "\0" in path:
         raise Refusal("badRequest", "a run directory is an absolute path")
     try:

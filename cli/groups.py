@@ -44,6 +44,8 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "status": ("jobs", "status", "Show how jobs stand."),
         "tasks": ("tasks", "tasks", "Show the tasks and attempts of a job."),
         "logs": ("logs", "logs", "Print what a job, or one task of it, wrote."),
+        "files": ("files", "files", "List the files in the run directory of a job."),
+        "get": ("files", "get", "Copy files from the run directory of a job into a folder here."),
         "shell": ("shell", "shell", "Enter a task: a shell in its directory and environment."),
         "release": ("tasks", "release", "End the debugging of tasks that failed and are kept."),
         "cancel": ("steer", "cancel", "Cancel jobs."),

@@ -167,7 +167,7 @@ _LIVE = (
     Cause("op_slot", "resource", "Other runs of the same user have the places that one user may have.",
           (_ACTIVE, "Cancel what is not needed: jobscribe job cancel OTHER"), ("a fault of the job: it waits",)),
     Cause("cpu_slot", "resource", "Other runs have all places of the machine or cluster.",
-          (_ACTIVE, "Wait: places are given in turn between users."), ("a fault of the job: it waits",)),
+          (_ACTIVE, "Wait: places are given in the order of submission."), ("a fault of the job: it waits",)),
     Cause("array_slot", "resource", "As many runs of its array are under way as were to be at once.",
           ("Wait for those before it, or submit the array with more at once.",), ("a fault of the job: it waits",)),
     Cause("run_dir", "resource", "The earlier run in the same directory has not ended yet.",

@@ -37,6 +37,9 @@ _START = (
 )
 
 
+NO_CORE = "no core was written: a run has none unless it was submitted with --core (--core 1G), and 'ulimit -c' in it cannot raise that"
+
+
 def refined(status: str, reason: str | None, exit_: ExitInfo | None, lines: list[str] | None = None) -> Found:
     """status, reason: the run's. lines: the newest of its output, where they are at hand already."""
     if status == PURGED:
@@ -116,7 +119,7 @@ def _signal(exit_: ExitInfo) -> Found:
 def _core(exit_: ExitInfo) -> tuple[str, ...]:
     if exit_.core_dumped:
         return ("a core was written: 'core*' in its run directory, or where kernel.core_pattern of its machine says ('coredumpctl list')",)
-    return ("no core was written: a run has none unless it was submitted with --core (--core 1G), and 'ulimit -c' in it cannot raise that",)
+    return (NO_CORE,)
 
 
 def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:

@@ -118,13 +118,18 @@ class RunRelease(_Request, frozen=True, kw_only=True):
 
 
 class JobList(_Request, frozen=True, kw_only=True):
-    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from."""
+    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from.
+
+    commands: rows also say what the run does (`command`, shortened) and its name for people.
+    """
 
     uid: Uid | None = None
     status: Status | None = None
     active: bool | None = None
     before: KnownSerial | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    # unset where it is not asked for, so that a supervisor of the version before understands the request
+    commands: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobLog(_Request, frozen=True, kw_only=True):
@@ -199,6 +204,16 @@ class RunFile(_Request, frozen=True, kw_only=True):
     name: Annotated[str, msgspec.Meta(max_length=1024)]
     offset: Offset = 0
     length: Offset | None = None
+
+
+class RunFiles(_Request, frozen=True, kw_only=True):
+    """The regular files below the run directory of the current run: a page of `limit`, after the file `after` ("": the first)."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    after: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
 
 
 class LibFile(_Request, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ..protocol import durations
 from .light_pykern import pkconfig
 
 Parser = Callable[[Any], Any]
 
-_FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
 #: What there is to start runs with.
 DRIVERS = ("local", "docker", "sbatch")
 _NOTHING = ("", "none", "null")
@@ -38,11 +38,11 @@ def boolean(value: Any) -> bool:
 
 
 def seconds(value: Any) -> float:
-    form = "must be a number of seconds, at least 0, or [<days>d][[hours:]minutes:]seconds, as in 90, 0.5, 1:30 or 2d12:00:00"
+    form = "must be a number of seconds, at least 0, or a time as in 90, 0.5, 15m, 2h, 1:30, 2d12:00:00 or 2-12:00:00"
     if isinstance(value, float) and 0 <= value < 1e9:
         return value
-    if isinstance(value, str) and _FRACTION.fullmatch(value):
-        return float(value)
+    if isinstance(value, str) and (found := durations.seconds(value)) is not None and found < 1e9:
+        return found
     return float(_by(pkconfig.parse_seconds, None if isinstance(value, bool) else value, form))
 
 

@@ -116,6 +116,7 @@ class ServerSettings:
     port: int = _is(8000, port_number, "its port; 0 takes a free one")
     threads: int = _is(16, count, "requests that it answers at once")
     user_hook: str | None = _is(None, or_none(text), "module:function(request) that says whose a request is; needed by `jobscribe server`")
+    uid_file: str | None = _is(None, or_none(text), "user_hook returns names of the site's own; this file keeps the uid of each")
     may_hook: str | None = _is(None, or_none(text), "module:function(uid, api, simulation_type) that returns what speaks against it")
     plan_hook: str | None = _is(None, or_none(text), "module:function(uid) that names the user's plan, which runs are submitted with")
     admin_hook: str | None = _is(None, or_none(text), "module:function(uid) that says who may see everybody's jobs")

@@ -19,7 +19,8 @@ from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
-    Alive, CallReply, ClusterReport, Execution, FileChunk, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
+    Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot,
+    op_name,
 )
 from ..protocol.version import VERSION
 from ..runtime.log import Log
@@ -36,7 +37,7 @@ MAX_WAITING = 20_000
 #: Questions that may wait for answers of one agent.
 MAX_ASKED = 1_024
 #: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
-_QUIET = frozenset({"io", "read_file", "keep_file", "analysis", "cancel_call"})
+_QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
 
 PACE = Pace()
 #: At the end, messages have so long to get out.
@@ -44,8 +45,8 @@ CLOSE_SECS = 1.0
 #: An agent that was told to end has so long to go.
 DISMISS_SECS, _LOOK_SECS = 10.0, 0.02
 
-Answer = LogChunk | CallReply | FileChunk
-A = TypeVar("A", LogChunk, CallReply, FileChunk)
+Answer = LogChunk | CallReply | FileChunk | FileList
+A = TypeVar("A", LogChunk, CallReply, FileChunk, FileList)
 
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 
@@ -138,7 +139,7 @@ class Connection:
             self.close("the first message must be alive")
         elif isinstance(message, RunReport | Samples | ClusterReport):
             self._said_of_itself(message)
-        elif isinstance(message, LogChunk | CallReply | FileChunk) or (isinstance(message, OpError) and message.op_id in self.asked):
+        elif isinstance(message, Answer) or (isinstance(message, OpError) and message.op_id in self.asked):
             self._answered(message)
         else:
             self._log_receipt(message)

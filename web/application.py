@@ -18,6 +18,7 @@ from . import errors
 from .blueprint import METHODS, create_blueprint
 from .sessions import SESSION_SECS, Sessions, key_of
 from .sign_in import SignIn
+from .uids import Uids
 from .visit import as_json
 
 STATIC = Path(__file__).parent / "static"
@@ -42,6 +43,8 @@ def create_app(settings: Settings, source: Source, log: Log, *, sessions: Sessio
     server = settings.server
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
     user = _required(server.user_hook) if sign_in is None else sign_in.user
+    if sign_in is None and server.uid_file is not None:
+        user = Uids(server.uid_file).user(user)
     app.extensions[USER] = user
     half = max(1, server.threads // 2)
     app.register_blueprint(create_blueprint(

@@ -9,7 +9,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from . import machine_facts
+from . import machine_facts, port_holders
 from .findings import Facts
 
 if TYPE_CHECKING:
@@ -129,7 +129,14 @@ def ports(given: Facts) -> Facts:
     s = settings.supervisor
     wanted = [("supervisor", s.ip, s.port), ("agents", s.agents_ip, s.agents_port), ("server", settings.server.ip, settings.server.port)]
     held = machine_facts.held(os.path.join(given["root"], "supervisor.lock"))
-    return {"held": held, "ports": [{"name": n, "ip": ip, "port": port, "error": _taken(ip, port)} for n, ip, port in wanted if port]}
+    listens = port_holders.published(given["root"]) if held else []
+    return {"held": held, "listens": listens, "ports": [_port(given["root"], *place) for place in wanted if place[2]]}
+
+
+def _port(root: str, name: str, ip: str, port: int) -> Facts:
+    error = _taken(ip, port)
+    held = port_holders.holder(ip, port, root) if error is not None else None
+    return {"name": name, "ip": ip, "port": port, "error": error, "holder": held}
 
 
 def _taken(ip: str, port: int) -> str | None:

@@ -22,6 +22,7 @@ from ...protocol.messages import (
     ClusterReport,
     Execution,
     FileChunk,
+    FileList,
     KeeperReport,
     LogChunk,
     OpError,
@@ -62,7 +63,7 @@ def said(turn: Turn, input_: AgentSaid) -> None:
             placement.probed(turn, input_.key, message)
         case KeeperReport():
             agency.keeper_said(turn, input_.key, message)
-        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport() | Samples() | ClusterReport():
+        case Alive() | LogChunk() | CallReply() | FileChunk() | FileList() | RunReport() | Samples() | ClusterReport():
             pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
         case _:
             assert_never(message)

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 from ...db.projection import roles, usage
 from ...db.state import Job, PastRun, Run
+from ...protocol.batch import BatchState
 from ...protocol.ids import AgentKey
-from ...protocol.status import ACTIVE, PENDING
+from ...protocol.status import ACTIVE, PENDING, PURGED
 from . import batch, batch_status, hosts, rooms, shortage, slots
 from .hosts import HostPlace
 from .inputs import Now
@@ -61,7 +62,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         "known": known, "since": since, "over": not run.busy, "exit": msgspec.to_builtins(exit_) if exit_ else None,
         "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run), "usage": usage(run),
         "waitsFor": [a.compute_jid for a in run.waits_for[:WAITS_SHOWN]],
-        "attempt": run.attempt, "runDir": run.run_dir, "position": position, "canceledAfterSecs": canceled_after(run),
+        "attempt": run.attempt, "position": position, "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
     }
     if run.ending:
@@ -74,6 +75,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     keeper = _keeper(world, run)
     if keeper is not None:
         reply["keeper"] = keeper
+    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -83,6 +85,16 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
             "simulationId": run.spec.simulation_id, "simulationType": run.spec.simulation_type, "report": run.spec.compute_model,
         }
     return reply
+
+
+def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
+    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before it is made and once it is purged."""
+    if run.started_at is None or run.status == PURGED:
+        return None, None
+    if said is not None:
+        # a cluster that says no path of its own sees the supervisor's
+        return said.run_dir or run.run_dir, said.cluster
+    return (None, None) if run.spec.driver in world.policy.batch else (run.run_dir, None)
 
 
 def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None) -> str | None:

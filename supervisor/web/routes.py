@@ -42,6 +42,7 @@ ROUTES = (
     Route("/api/run-release", runs.run_release),
     Route("/api/job-tasks", runs.job_tasks),
     Route("/api/run-file", calls.run_file),
+    Route("/api/run-files", calls.run_files),
     Route("/api/call", calls.call),
     Route("/api/begin-session", calls.begin_session),
     Route("/api/global-resources", calls.global_resources),

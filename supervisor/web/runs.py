@@ -11,6 +11,7 @@ from ...db.job import without_words
 from ...db.store import Stored
 from ...db.story import story
 from ...protocol.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
+from ..grouping import gently
 from ..silence import silence
 from ..tracing.answer import about, lines_told, pulled, trace
 from ..tracing.log_lines import lines
@@ -60,7 +61,12 @@ async def job_list(h: Handler) -> Any:
     rows = h.desk.engine.store.jobs(
         uid=request.uid, status=request.status, active=request.active, before=request.before, limit=request.limit,
     )
-    return {"jobs": rows, "next": rows[-1].position if len(rows) == request.limit else None}
+    jobs = []
+    async for row in gently(rows):
+        # `status` is the old name of `state`
+        more = h.desk.summaries.of(row)._asdict() if request.commands is True else {}
+        jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
+    return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
 
 
 async def job_log(h: Handler) -> Any:

@@ -25,7 +25,9 @@ def ended(answer: Answer, run: Run) -> None:
         lines = spoken(answer, exit_)
     found = refined(run.status, run.reason, exit_, lines)
     answer["cause"], answer["confidence"] = found.cause, found.confidence
-    answer["evidence"] += [line.replace("its run directory", f"its run directory {run.run_dir}") for line in found.evidence]
+    answer["evidence"] += [
+        containers.core(run.telling, line).replace("its run directory", f"its run directory {run.run_dir}") for line in found.evidence
+    ]
     if run.stop is not None and run.stop.reason == run.reason:
         told = "its command ended before a signal was sent" if _by_itself(exit_) else "which was on record before anything was ended"
         answer["evidence"].append(f"{run.stop.by} asked for its end at {utc(run.stop.at)}, {told}")

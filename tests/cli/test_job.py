@@ -59,6 +59,14 @@ def test_a_status_tells_everything_and_succeeds(run: Run, jids: list[str]) -> No
     assert [i["computeJid"] for i in run("job", "status", "--json", *jids).json()["items"]] == jids
 
 
+def test_the_directory_is_named_with_its_cluster_and_only_where_there_is_one(run: Run, jids: list[str], fake: Fake) -> None:
+    answer = fake._status
+    fake._status = lambda jid: {**answer(jid), **{jids[0]: {"runDir": "/scratch/x", "runDirOn": "hpc"}, jids[1]: {"runDir": None}}.get(jid, {})}
+    assert "  directory /scratch/x on hpc\n" in run("job", "status", jids[0]).out
+    assert "directory" not in run("job", "status", jids[1]).out
+    assert f"  directory /run/{jids[2]}\n" in run("job", "status", jids[2]).out
+
+
 def test_what_nobody_can_know_is_said(run: Run, jids: list[str], fake: Fake) -> None:
     fake.change(jids[2], known=False)
     assert "not known" in run("job", "status", jids[2]).out
@@ -278,3 +286,37 @@ def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) 
     assert process.wait(60) == 0
     lines = out.decode().splitlines()
     assert [line.split()[0] for line in lines[1:]] == jids[::-1]
+
+
+@pytest.mark.parametrize(("change", "word"), [
+    ({}, "running"), ({"state": "running"}, "running"), ({"state": "running", "known": False}, "running"), ({"state": "completed"}, "success"),
+    ({"state": "error"}, "failed"), ({"state": "canceled"}, "failed"), ({"state": "missing"}, "failed"), ({"state": "job_run_purged"}, "failed"),
+    ({"state": "job_run_purged", "exit": {"code": 0, "signal": None}}, "success"),
+])
+def test_porcelain_is_one_word_for_scripts(run: Run, jids: list[str], fake: Fake, change: dict[str, Any], word: str) -> None:
+    fake.change(jids[1], **change)
+    assert (run("job", "status", "--porcelain", jids[1]).out, run("job", "status", "--porcelain", jids[0], jids[1]).out) == (
+        f"{word}\n", f"failed\n{word}\n",
+    )
+
+
+def test_porcelain_and_json_exclude_each_other(run: Run, jids: list[str]) -> None:
+    assert run("job", "status", "--porcelain", "--json", jids[0]).code == 2
+
+
+def test_the_list_has_commands_and_calls_the_state_as_the_status_does(run: Run, fake: Fake) -> None:
+    run("job", "submit", "-q", "--name", "mine", "--", "sh", "-c", "y" * 100)
+    (row,) = run("job", "list", "--json").json()["items"]
+    (status,) = run("job", "status", "--json", "last").json()["items"]
+    assert row["state"] == row["status"] == status["state"] == "pending"
+    assert (row["command"], row["name"]) == ("sh -c " + "y" * 100, "mine")
+    heads, line = run("job", "list").out.splitlines()
+    assert heads.split() == ["JOB", "STATE", "QUEUED", "TOOK", "REASON", "KIND", "COMMAND"]
+    assert line.endswith("  sh -c " + "y" * 51 + "...")
+    assert run("job", "list", "--json", "--state", "error").json()["items"] == []
+
+
+def test_a_supervisor_that_says_status_only_is_understood(run: Run, jids: list[str], fake: Fake) -> None:
+    answer = fake._job_list
+    fake._job_list = lambda body: (page := answer(body), [row.pop("state") for row in page["jobs"]])[0]
+    assert [i["state"] for i in run("job", "list", "--json").json()["items"]] == ["running", "pending", "error"]

@@ -46,7 +46,7 @@ def test_the_life_of_a_run(stage, kit):
         "pending", None, None, 0, False,
     )
     assert reply["position"] == 7
-    assert reply["runDir"] == "/users/sim00001"
+    assert (reply["runDir"], reply["runDirOn"]) == (None, None), "it is not there before the start"
     assert reply["nextRequest"]["computeJobSerial"] == stage.job().run.serial
     assert reply["nextRequestSeconds"] == 1
     stage.up()
@@ -56,6 +56,7 @@ def test_the_life_of_a_run(stage, kit):
     stage.reports(kit.running(token))
     stage.pass_time(12)
     reply = ask(stage)
+    assert (reply["runDir"], reply["runDirOn"]) == ("/users/sim00001", None)
     assert (reply["state"], reply["queueState"], reply["jobStatusMessage"], reply["elapsedTime"]) == ("running", None, None, 12.0)
     stage.reports(kit.ended(token, 3))
     stage.pass_time(100)

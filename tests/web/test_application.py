@@ -14,7 +14,7 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import Log
 from jobscribe.service.safety import check_server
 from jobscribe.service.settings import ServerSettings, Settings
-from jobscribe.web import application, sign_in
+from jobscribe.web import Uids, application, sign_in
 from jobscribe.web.sessions import Sessions
 from jobscribe.web.upstream import Upstream
 
@@ -176,6 +176,17 @@ def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
     for path in ("/sign-in", "/who", "/sign-out"):
         assert client.post(path, json={"name": "ann"}).status_code == 404
+    app.extensions["jobscribe"].close()
+
+
+def test_names_of_the_site_become_uids_where_a_file_is_set_for_them(stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stub.answers["/api/job-list"] = {"jobs": [], "next": None}
+    monkeypatch.setattr(application, "a_user", a_user, raising=False)
+    app = made(stub, development=False, user_hook="jobscribe.web.application:a_user", uid_file=str(tmp_path / "uids.json"))
+    client = app.test_client()
+    assert client.post("/own-jobs", json={}, headers={"X-Their-User": "ann@example.org"}).status_code == 200
+    assert stub.sent("/api/job-list")[0]["uid"] == Uids(tmp_path / "uids.json").of("ann@example.org")
+    refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
     app.extensions["jobscribe"].close()
 
 
