@@ -306,8 +306,8 @@ class _Supervisor:
         if self._engine.paused:
             return "the event store cannot be written: requests are refused, jobs run on"
         agents = self._engine.world.agents.values()
-        placed, queued = sum(len(a.placed) for a in agents), sum(len(a.queued) for a in agents)
-        return f"ready at {self.url}: {placed} tasks under way, {queued} runs waiting, {len(self._hub.alive())} agents connected"
+        placed, queued = sum(len(a.placed) for a in agents), sum(len(a.queued) for a in agents) + len(self._engine.world.homes.homeless)
+        return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
     def _dismiss_idle_agents(self) -> None:
         """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with them."""
