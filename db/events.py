@@ -226,10 +226,13 @@ class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
 
 
 class SupervisorStarted(_Event, frozen=True, kw_only=True, tag="SupervisorStarted"):
+    """root_id: the identity of the root that the log belongs to (see supervisor.root_identity); None from versions that had none."""
+
     session: int
     pid: int
     boot_id: str
     version: str
+    root_id: str | None = None
 
 
 class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStopped"):
@@ -238,9 +241,10 @@ class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStoppe
 
 
 class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
-    """A checkpoint: stands for the events of the system up to its own version. session: the last one that started."""
+    """A checkpoint: stands for the events of the system up to its own version. session, root_id: of the last one that started."""
 
     session: int
+    root_id: str | None = None
     serial_floor: int
     events: int
     since: float
