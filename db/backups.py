@@ -121,7 +121,7 @@ def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, pr
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
             with replacing.begun(new) as target:
-                copied = copy(old, target, None, progress)
+                copied = copy(old, target, progress)
                 if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
                     raise Refusal("storeDamaged", f"the log in {source} is not the one that its witness saw")
                 end = set_back(target, copied.head, lost, "restored", now)

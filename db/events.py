@@ -265,9 +265,9 @@ class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
 
 
 class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
-    """The log goes on from an earlier point: a backup was restored, or a damaged end was cut off. reason: `restored` or `repaired`.
+    """The log goes on without events that it had: a backup was restored, or damaged events were left out. reason: `restored` or `repaired`.
 
-    position: up to which it was kept; `lost_up_to`: the highest that had been given away before. No run may get a serial below
+    position: up to which nothing was lost; `lost_up_to`: the highest that had been given away before. No run may get a serial below
     `serial_floor`: one like it may have been used in what is lost. witnessed, checksum: as the witness had it (see LogCompacted).
     """
 
