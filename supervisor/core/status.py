@@ -124,7 +124,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if ticket in world.homes.homeless:
         return "no_host", shortage.no_host(run.spec.active_plan)
     if run.waits_for:
-        named, count = run.waits_for[0].compute_jid, len(run.waits_for)
+        named, count = run.waits_for[0].compute_jid, len({(a.compute_jid, a.compute_job_serial) for a in run.waits_for})
         return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
     key = world.key_of(run)
     view = world.agents.get(key)
