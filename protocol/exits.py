@@ -68,7 +68,7 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kernel: tuple[str, ...] = ()
     kernel_unread: str | None = None
     via_shell: bool | None = None
-    exited_first: bool | None = None
+    exited_first: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -119,7 +119,7 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The word of its batch scheduler, where that (or somebody there, and not we) ended it, whatever its program made of it."""
         if self.stop_reason is not None or self.code == 0 or self.source in ("start", "lost"):
             return None
-        if isinstance(self.facts, ExitFacts) and self.facts.exited_first:
+        if isinstance(self.facts, ExitFacts) and self.facts.exited_first is True:
             return None
         said = self.batch.state if isinstance(self.batch, BatchState) else ""
         return said if said in BY_SCHEDULER else None

@@ -65,7 +65,7 @@ def words(exit_: ExitInfo | None) -> list[str]:
         return []
     said = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
     told = [f"Slurm's side of it: {text}" for text in said if text not in exit_.sentence()]
-    if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first:
+    if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first is True:
         told.append("its command had ended by itself before Slurm ended the job, so its own exit decides")
     return told
 
