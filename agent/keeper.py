@@ -158,7 +158,7 @@ class _Keeper:
         me = os.getpid()
         write_json(f"{self._layout.folder}/keeper.json", {
             "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(), "startedAt": time.time(),
-            "cgroups": self._cgroups.families,
+            "cgroups": self._cgroups.families, "folder": self._layout.folder,
         })
         self._jobs.recover()
         if self._lease is not None:
@@ -184,7 +184,7 @@ class _Keeper:
         return {
             "is": "hello", "agent": self._config["agent"], "log": self._config.get("log"),
             "folder": self._layout.folder, "keeperPid": os.getpid(),
-            "cgroups": self._cgroups.state, "executions": [e.said() for e in self._jobs.known.values()],
+            "cgroups": self._cgroups.state, "pings": True, "executions": [e.said() for e in self._jobs.known.values()],
         }
 
     def _children_changed(self) -> None:

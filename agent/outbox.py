@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from ..protocol.messages import CallReply, FileChunk, LogChunk, OpError
+from ..protocol.messages import CallReply, FileChunk, FileList, LogChunk, OpError
 
 #: Messages that may wait.
 MAX_WAITING = 20_000
@@ -71,5 +71,7 @@ def _size(message: Any) -> int:
             return len(message.reply)
         case LogChunk() | FileChunk():
             return len(message.data)
+        case FileList():
+            return sum(len(file.name) + 16 for file in message.files)
         case _:
             return 0

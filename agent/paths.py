@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..protocol.messages import Call, KeepFile, ReadFile, Run, RunTasks, Shared, TaskRun, TaskSpec
+from ..protocol.messages import Call, KeepFile, ListFiles, ReadFile, Run, RunTasks, Shared, TaskRun, TaskSpec
 
 
 class Paths:
@@ -52,7 +52,7 @@ class Paths:
                 return replace(message, run_dir=run_dir, lib_dir=self.path(message.lib_dir))
             case KeepFile():
                 return replace(message, lib_dir=self.path(message.lib_dir))
-            case ReadFile():
+            case ReadFile() | ListFiles():
                 return replace(message, run_dir=self.path(message.run_dir))
             case _:
                 return message

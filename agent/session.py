@@ -23,6 +23,7 @@ from ..protocol.messages import (
     KeepFile,
     Kill,
     ProbePorts,
+    ListFiles,
     ReadFile,
     ReadLog,
     Run,
@@ -90,9 +91,10 @@ class StopCall(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Answer this reader from a run directory: a piece of a file, or the result that was left there; or keep a piece of a file for it."""
+    """Answer this reader from a run directory: a piece of a file, the names of its files, or the result that was left there; or keep
+    a piece of a file for it."""
 
-    op: ReadFile | KeepFile | Call
+    op: ReadFile | ListFiles | KeepFile | Call
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -168,7 +170,7 @@ class Session:
                 return [StartCall(message)]
             case CancelCall():
                 return [StopCall(message.op_id)]
-            case ReadFile() | KeepFile():
+            case ReadFile() | ListFiles() | KeepFile():
                 return [Fetch(message)]
             case Kill():
                 return [Quit(message.reason, message.stop_jobs)]

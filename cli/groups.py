@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "run", "Submit a command, follow its output, exit with its code."),
     "job": ("", "job", "Submit, watch and steer jobs."),
     "login": ("login", "login", "Sign in to a cluster, so that runs can go there as yourself."),
+    "logout": ("login", "logout", "Sign out of a cluster; jobs that Slurm has go on."),
     "trace": ("tracing", "trace", "Show the whole way of a job, op or request."),
     "explain-exit": ("explain", "explain_exit", "Explain an exit code, a signal, or a cause."),
     "health": ("health", "health", "Say whether all is well with the supervisor, and if not, what to do."),
@@ -43,6 +44,8 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "status": ("jobs", "status", "Show how jobs stand."),
         "tasks": ("tasks", "tasks", "Show the tasks and attempts of a job."),
         "logs": ("logs", "logs", "Print what a job, or one task of it, wrote."),
+        "files": ("files", "files", "List the files in the run directory of a job."),
+        "get": ("files", "get", "Copy files from the run directory of a job into a folder here."),
         "shell": ("shell", "shell", "Enter a task: a shell in its directory and environment."),
         "release": ("tasks", "release", "End the debugging of tasks that failed and are kept."),
         "cancel": ("steer", "cancel", "Cancel jobs."),
@@ -63,6 +66,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "agent": {
         "list": ("agents", "list_agents", "Show your agents: how each stands, its jobs, where its log lies."),
         "logs": ("agents", "agent_logs", "Print the log of an agent, or of its keeper."),
+        "stop": ("agents", "stop_agents", "End agents that have no runs, and their keepers."),
     },
     "cluster": {
         "list": ("cluster", "list_clusters", "Show the clusters: defaults, limits, partitions."),
@@ -82,6 +86,8 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "compact": ("db_upkeep", "compact", "Make the log shorter: fold what is long over."),
         "backup": ("db_upkeep", "backup", "Copy the store, while the supervisor runs."),
         "restore": ("db_upkeep", "restore", "Put a backup in the place of the store."),
+        "init": ("db_root", "init", "Begin an empty log where the log is lost."),
+        "adopt": ("db_root", "adopt", "Make a copied root a root of its own."),
         "story": ("db", "story", "Tell a job's story from the log; needs no supervisor."),
         "export": ("db", "export", "Write all events as JSON lines."),
     },

@@ -14,9 +14,10 @@ def health() -> None:
     """Say whether all is well with the supervisor; if not, what is wrong, since when, and what to do.
 
     Exits with 0 when all is well, 1 when it works and somebody should look, 3 when what is asked for is not done or not safe, and 125
-    when the supervisor cannot be asked.
+    when the supervisor cannot be asked within 3 s (or --patience).
     """
     s = session()
+    s.answer_at_once("health answers at once")
     said = s.client().operating.health()
     state = str(said["state"])
     if s.screen.json:

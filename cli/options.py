@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from .quantities import Secs
+
 _KEY = "jobscribe.options"
 
 Command = TypeVar("Command", bound=click.Command)
@@ -23,8 +25,8 @@ def common_options(command: Command) -> Command:
         _option("token_file", "--token-file", metavar="FILE", type=click.Path(), help="File with the secret that goes with --url."),
         _option("uid", "--uid", metavar="UID", help="Act as this user (needed with --url)."),
         _option(
-            "patience", "--patience", metavar="SECS", type=click.FloatRange(0, 86400),
-            help="Go on trying for so long while the supervisor is away.",
+            "patience", "--patience", metavar="TIME", type=Secs(86400),
+            help="Go on trying for so long while the supervisor is away (or JOBSCRIBE_PATIENCE; else 60 s). 0: fail at once.",
         ),
         _option("json", "--json", is_flag=True, default=None, help="Answer in JSON: one value, streams as JSON lines."),
     ])

@@ -1,34 +1,50 @@
-"""How a person writes an amount: durations with s, m, h or d, sizes with K, M, G or T."""
+"""How a person writes an amount: durations as `protocol.durations` reads them, sizes with K, M, G or T."""
 
 import re
 from typing import Any
 
 import click
 
-_SECS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+from ..protocol import durations
+
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([a-z]?)\Z", re.ASCII | re.IGNORECASE)
 
 
-class _Amount(click.ParamType):  # type: ignore[type-arg]
-    """A number and perhaps a unit."""
+class _Bytes(click.ParamType):  # type: ignore[type-arg]
+    """A number and perhaps a unit; whole bytes come out."""
 
-    def __init__(self, name: str, units: dict[str, int], whole: bool) -> None:
-        self.name, self._units, self._whole = name, units, whole
+    name = "bytes"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | int:
-        if isinstance(value, int | float):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
             return value
         match = _AMOUNT.match(value)
-        if match is None or match[2].lower() not in self._units:
-            units = ", ".join(u for u in self._units if u)
+        if match is None or match[2].lower() not in _BYTES:
+            units = ", ".join(u for u in _BYTES if u)
             self.fail(f"{value!r} is no number, with one of {units} behind it if need be", param, ctx)
-        amount = float(match[1]) * self._units[match[2].lower()]
-        return int(amount) if self._whole else amount
+        return int(float(match[1]) * _BYTES[match[2].lower()])
 
 
-SECS = _Amount("secs", _SECS, whole=False)
-BYTES = _Amount("bytes", _BYTES, whole=True)
+class Secs(click.ParamType):  # type: ignore[type-arg]
+    """A duration in seconds, at most `most`."""
+
+    name = "secs"
+
+    def __init__(self, most: float | None = None) -> None:
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        secs = float(value) if isinstance(value, int | float) else durations.seconds(value)
+        if secs is None:
+            self.fail(f"{value!r} is no duration; write {durations.FORM}", param, ctx)
+        if self._most is not None and secs > self._most:
+            self.fail(f"{value!r} is more than {self._most:g} seconds", param, ctx)
+        return secs
+
+
+SECS = Secs()
+BYTES = _Bytes()
 
 
 def duration(secs: float) -> str:

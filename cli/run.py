@@ -1,14 +1,18 @@
 """`jobscribe run`: a command as if it ran here: its output as it comes, its exit code as our own."""
 
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from .pump import Pump, sink_for
+from .refused import noting
 from .runs import run_options, spec_options
 from .session import Session, command, session
 
@@ -28,14 +32,42 @@ _STREAMS = ("stdout", "stderr")
 def run(words: tuple[str, ...], **options: Any) -> None:
     """Submit a command, follow what it writes, and exit with its code (128+n for signal n, 125 when jobscribe itself failed).
 
-    The first Ctrl-C cancels the run and waits for its end, the second one leaves it to end alone.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels the run and waits for its end, the second one leaves it to end alone. A signal that is
+    ignored when the command starts (nohup) stays ignored.
     """
     s = session()
-    job = s.client().run(words, **spec_options(**options))
-    assert job.submitted is not None
-    if s.screen.json:
-        s.screen.record({"type": "submitted", **job.submitted.raw})
-    raise SystemExit(_followed(s, job))
+    fields = spec_options(**options)
+    with _signals():
+        try:
+            with noting(s):
+                job = s.client().run(words, **fields)
+        except KeyboardInterrupt:
+            s.screen.say(f"not answered yet; 'jobscribe job list --active{s.here()}' shows whether the run was submitted")
+            raise
+        assert job.submitted is not None
+        if s.screen.json:
+            s.screen.record({"type": "submitted", **job.submitted.raw})
+        raise SystemExit(_followed(s, job))
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal that stops the command like Ctrl-C does; its text is the signal's name."""
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP interrupt the main thread as SIGINT does, where they are not ignored."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _Stopped(signal.Signals(number).name)
+
+    wanted = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _followed(s: Session, job: "Job") -> int:
@@ -56,8 +88,8 @@ def _followed(s: Session, job: "Job") -> int:
             pump.join()
     except BrokenPipeError:
         return PIPE
-    except KeyboardInterrupt:
-        state = _canceled(s, job, pumps)
+    except KeyboardInterrupt as e:
+        state = _canceled(s, job, pumps, str(e) or "Ctrl-C")
     return _ended(s, job, state)
 
 
@@ -76,10 +108,10 @@ def _waited(s: Session, job: "Job") -> "RunState":
     return state
 
 
-def _canceled(s: Session, job: "Job", pumps: list[Pump]) -> "RunState":
-    s.screen.say(f"canceling {job.jid}; Ctrl-C again leaves it to end alone")
+def _canceled(s: Session, job: "Job", pumps: list[Pump], by: str) -> "RunState":
+    s.screen.say(f"canceling {job.jid}; {by} again leaves it to end alone")
     try:
-        job.cancel("Ctrl-C at jobscribe run")
+        job.cancel(f"{by} at jobscribe run")
         state = job.wait()
         for pump in pumps:
             pump.join()

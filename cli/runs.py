@@ -41,10 +41,10 @@ def run_options(function: F) -> F:
     """The options of a run; the function gets them as one dictionary, see `spec_options`."""
     for option in reversed([
         click.option("--kind", type=click.Choice(["sequential", "parallel"]), help="Kind of slot it takes (default: sequential)."),
-        click.option("--time-limit", type=SECS, metavar="SECS", help="End it so long after its start (30, 10m, 2h)."),
-        click.option("--queue-limit", type=SECS, metavar="SECS", help="Give up when it has waited so long."),
-        click.option("--grace", type=SECS, metavar="SECS", help="Between SIGTERM and SIGKILL when it is stopped (default: 3)."),
-        click.option("--core", type=BYTES, metavar="BYTES", help="Largest core dump (default: 0, none)."),
+        click.option("--time-limit", type=SECS, metavar="TIME", help="End it so long after its start (30, 10m, 2h, 10:00, 1-00:00:00)."),
+        click.option("--queue-limit", type=SECS, metavar="TIME", help="Give up when it has waited so long."),
+        click.option("--grace", type=SECS, metavar="TIME", help="Between SIGTERM and SIGKILL when it is stopped (default: 3)."),
+        click.option("--core", type=BYTES, metavar="BYTES", help="Largest core dump (default: 0, none). Containers write none."),
         click.option("--wrap", metavar="CMD", help="Put this in front of the command, split as a shell would (a profiler, mpirun)."),
         click.option("--env", "-e", multiple=True, metavar="K=V", help="Set a variable in its environment; K alone passes it on."),
         click.option("--name", metavar="TEXT", help="A name for people."),

@@ -31,7 +31,9 @@ _PASSES = ("rootBusy", "portTaken")
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed([
-        click.option("--port", type=click.IntRange(0, 65535), help="Port of the address that is printed; 0 takes a free one."),
+        click.option("--port", type=click.IntRange(0, 65535), help=(
+            "Port of the address that is printed; 0 takes a free one (`up`: that of its previous start, if it is free)."
+        )),
         click.option("--ip", metavar="IP", help="The address itself."),
         click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist."),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any setting, by its name in `jobscribe config show`."),
@@ -50,17 +52,18 @@ def up(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...]
     <root>/log. Where a port is given, the supervisor's own interface takes a free one (see <root>/client.json).
     """
     given: dict[str, Any] = {"supervisor.development": True, **assignments(sets)}
-    if no_web:
-        _serve({"supervisor.port": port, "supervisor.ip": ip, **given}, file)
-        return
-    options = _options({"server.port": port, "server.ip": ip, **given})
-    settings = _loaded(options, file)
-    if port is not None and "supervisor.port" not in settings.origins:
-        options["supervisor.port"] = 0
+    with _refusals():
+        if no_web:
+            _serve({"supervisor.port": port, "supervisor.ip": ip, **given}, file)
+            return
+        options = _options({"server.port": port, "server.ip": ip, **given})
         settings = _loaded(options, file)
-    from .front import FrontDoor
+        if port is not None and "supervisor.port" not in settings.origins:
+            options["supervisor.port"] = 0
+            settings = _loaded(options, file)
+        from .front import FrontDoor
 
-    _both(settings, FrontDoor(settings, options, file))
+        _both(settings, FrontDoor(settings, options, file))
 
 
 @command()
@@ -156,10 +159,8 @@ def _uncollected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _service() -> Iterator[None]:
-    """For the commands that a service manager starts: it must be able to tell what a restart may mend from what it cannot."""
-    # a watchdog ends with SIGABRT what does not answer: where it stood is what one wants to know then
-    faulthandler.enable()
+def _refusals() -> Iterator[None]:
+    """Exit with NOT_LIKE_THIS for a refusal that another start does not mend."""
     try:
         yield
     except Refusal as e:
@@ -167,7 +168,17 @@ def _service() -> Iterator[None]:
             raise
         session().screen.failed(e.body())
         raise click.exceptions.Exit(NOT_LIKE_THIS) from None
-    except (click.ClickException, click.Abort, click.exceptions.Exit):
+
+
+@contextlib.contextmanager
+def _service() -> Iterator[None]:
+    """For the commands that a service manager starts: it must be able to tell what a restart may mend from what it cannot."""
+    # a watchdog ends with SIGABRT what does not answer: where it stood is what one wants to know then
+    faulthandler.enable()
+    try:
+        with _refusals():
+            yield
+    except (Refusal, click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except Exception:
         # standard error is the log here: whoever looks into it at night should not have to find another file

@@ -14,9 +14,10 @@ from .screen import Screen
 if TYPE_CHECKING:
     from ..client.http import Client
 
-#: For how long requests are repeated while the supervisor is away: before it has answered at all, and after that.
-FIRST_SECS = 3.0
+#: For how long requests are repeated while the supervisor is away, unless --patience or JOBSCRIBE_PATIENCE says otherwise.
 PATIENCE_SECS = 60.0
+#: The same where no supervisor was ever started in the root, and for commands that ask how the supervisor is.
+NEVER_SECS, BRIEF_SECS = 10.0, 3.0
 
 _UID = re.compile(r"[A-Za-z0-9]{8}\Z", re.ASCII)
 
@@ -31,6 +32,7 @@ class Session:
         self.screen = Screen(json=bool(options.get("json")))
         self._clients: dict[str, Client] = {}
         self._secret: str | None = None
+        self._brief = ""
         #: what was typed, as long as it is needed
         self.typed: list[str] = []
 
@@ -48,6 +50,10 @@ class Session:
     def url(self) -> str | None:
         """The address that was given in place of a root, if one was."""
         return self.options.get("url") or (None if self.options.get("root") else os.environ.get("JOBSCRIBE_URL"))
+
+    def answer_at_once(self, why: str) -> None:
+        """Wait for an absent supervisor briefly only, because of `why` (a sentence); --patience and JOBSCRIBE_PATIENCE still count."""
+        self._brief = why
 
     def client(self) -> "Client":
         """A client as the user of this command line."""
@@ -105,11 +111,27 @@ class Session:
         uid = self.options.get("uid")
         if uid is not None and not _UID.match(uid):
             raise click.UsageError(f"--uid is eight letters or digits, as computeJids begin; got {ascii(uid)[:60]}")
-        patience = self.options.get("patience")
-        return Client.from_source(
-            remembered, uid=self.options.get("uid"), budget_secs=PATIENCE_SECS if patience is None else patience,
-            first_secs=FIRST_SECS if patience is None else None, on_trouble=self._trouble,
-        )
+        secs, why = self._patience()
+
+        def trouble(error: Any, lasts: float) -> None:
+            self.screen.progress(f"{error.sentence}; trying again for up to {secs:g} s{why}", lasts)
+
+        return Client.from_source(remembered, uid=uid, budget_secs=secs, on_trouble=trouble)
+
+    def _patience(self) -> tuple[float, str]:
+        """For how many seconds an absent supervisor is waited for, and why no longer."""
+        from ..client.address import CLIENT_FILE
+        from ..client.patience import budget
+
+        given = self.options.get("patience")
+        secs = budget(given, -1.0)
+        if secs >= 0:
+            return secs, ""
+        if self._brief:
+            return BRIEF_SECS, f" ({self._brief}; --patience waits longer)"
+        if not self.url and not any(os.path.lexists(os.path.join(self.root, name)) for name in (CLIENT_FILE, "db")):
+            return NEVER_SECS, " (--patience waits longer)"
+        return PATIENCE_SECS, " (--patience 0 does not wait)"
 
     def token(self) -> str:
         """The secret that goes with --url."""
@@ -123,10 +145,6 @@ class Session:
         if not token.strip():
             raise click.UsageError("--url needs --token-file FILE (or JOBSCRIBE_SECRET in the environment)")
         return token.strip()
-
-    def _trouble(self, error: Any, secs: float) -> None:
-        self.screen.progress(f"{error.sentence}; trying again", secs)
-
 
 def session() -> Session:
     """The session of the command that runs."""

@@ -147,7 +147,12 @@ def _in_container(task: dict[str, Any], line: str) -> str:
     """How a task is entered that runs in a container: what to type where its host's daemon can be reached."""
     key = parse_agent_key(task["agentKey"])
     if key.kind != "container":
-        return f"task {task_name(task)} is in the container of its agent; on {key.host}: docker exec -it srj-{key.kind[0]}-{key.uid} {line}"
+        there = f"docker exec -it srj-{key.kind[0]}-{key.uid} {line}"
+        if _over(task):
+            # the container ends some time after its last run, and the next run starts it again
+            about = f"task {task_name(task)} was in the container of its agent"
+            return f"{about}; while that runs ('jobscribe agent list' shows it), on {key.host}: {there}"
+        return f"task {task_name(task)} is in the container of its agent; on {key.host}: {there}"
     container = task.get("container") or "srj-t-..."
     if task["state"] in ("placed", "running"):
         return f"task {task_name(task)} is in a container of its own; on {key.host}: docker exec -it {container} {line}"

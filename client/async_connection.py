@@ -10,7 +10,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest, HTTPResp
 
 from .address import Address, Source
 from .chunks import streamed
-from .connection import ANSWER_SECS, CONNECT_SECS, headers_for, unreachable
+from .connection import ANSWER_SECS, CONNECT_SECS, OnTrouble, headers_for, unreachable
 from .errors import ClientError, from_reply
 from .requests import Call
 from .retry import Retry
@@ -24,8 +24,8 @@ _T = TypeVar("_T")
 class AsyncConnection:
     """budget_secs: for how long a request that may succeed later is repeated, counted from its first failure."""
 
-    def __init__(self, source: Source, *, budget_secs: float) -> None:
-        self._source, self.budget_secs = source, budget_secs
+    def __init__(self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None) -> None:
+        self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
         self._address: Address | None = None
         self._http: AsyncHTTPClient | None = None
 
@@ -39,7 +39,7 @@ class AsyncConnection:
         async def once() -> HTTPResponse:
             return await self._once(call)
 
-        return await self._repeat(once)
+        return await self._repeat(once, call.at_once)
 
     async def call_once(self, call: Call) -> HTTPResponse:
         """The same for what must not be sent twice, whatever comes of it."""
@@ -62,9 +62,12 @@ class AsyncConnection:
 
     async def after_failure(self, retry: Retry, error: ClientError) -> None:
         """Wait as long as it takes until the request may be tried again, or raise `error`."""
-        delay = retry.failed(error, time.monotonic(), random.random())
+        now = time.monotonic()
+        delay = retry.failed(error, now, random.random())
         if delay is None:
             raise error
+        if self.on_trouble is not None:
+            self.on_trouble(error, now - (retry.since or now) + delay)
         await asyncio.sleep(delay)
 
     async def let_in_elsewhere(self, error: ClientError) -> bool:
@@ -81,18 +84,20 @@ class AsyncConnection:
         if self._http is not None:
             self._http.close()
 
-    async def _repeat(self, once: Callable[[], Awaitable[_T]]) -> _T:
+    async def _repeat(self, once: Callable[[], Awaitable[_T]], at_once: frozenset[str] = frozenset()) -> _T:
         retry = Retry(self.budget_secs)
         while True:
             try:
                 return await once()
             except ClientError as e:
+                if e.code in at_once:
+                    raise
                 if not await self.let_in_elsewhere(e):
                     await self.after_failure(retry, e)
 
     async def _located(self) -> Address:
         if self._address is None:
-            self._address = self._source()
+            self._address = self.source()
         return self._address
 
     async def _once(self, call: Call) -> HTTPResponse:
@@ -100,8 +105,8 @@ class AsyncConnection:
         if self._http is None:
             self._http = AsyncHTTPClient(force_instance=True, max_clients=MAX_CONNECTIONS)
         request = HTTPRequest(
-            address.url + call.path, method="POST", body=call.body, follow_redirects=False,
-            headers=headers_for(address) | {"Content-Type": "application/json"},
+            address.url + call.path, method=call.method, body=call.body, follow_redirects=False,
+            headers=headers_for(address) | ({} if call.body is None else {"Content-Type": "application/json"}),
             connect_timeout=CONNECT_SECS, request_timeout=call.wait_secs + ANSWER_SECS,
         )
         try:

@@ -1,45 +1,74 @@
 """The asynchronous client, on tornado's HTTP client: the same requests as `client.http`, any number of them at once.
 
-One client belongs to one event loop. All failures are `ClientError`.
+One client belongs to one event loop. All failures are `ClientError`. It has every method of `client.http.Client`; tests/client compares
+both. Files are read and sent by the plain client, in threads of the loop's executor.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-from ..protocol.messages import Stream
-from ..protocol.requests import JobList, RunSpec
+from ..protocol.messages import JobCmd, Stream
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, RunFiles, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .async_connection import AsyncConnection
+from .async_operating import AsyncOperating
+from .async_transfers import AsyncFileReader
+from .connection import OnTrouble
 from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
+from .http import Client
+from .patience import budget
 from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
+from .specs import command_spec
 
-BUDGET_SECS = 30.0
 IDLE_SECS = 60.0
 #: Runs of a group in one answer.
 GROUP_PAGE = 1000
 
+_T = TypeVar("_T")
+
 
 class AsyncClient:
-    """Talks to one supervisor as one user. budget_secs: how long a request goes on trying while the supervisor is away or busy."""
+    """Talks to one supervisor as one user. budget_secs, on_trouble: as of `client.http.Client`."""
 
-    def __init__(self, source: Source, *, uid: str | None = None, budget_secs: float = BUDGET_SECS) -> None:
-        self._connection = AsyncConnection(source, budget_secs=budget_secs)
+    def __init__(
+        self, source: Source, *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None,
+    ) -> None:
+        self._connection = AsyncConnection(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         self._uid = uid
 
     @classmethod
-    def to(cls, url: str, token: str, uid: str, *, budget_secs: float = BUDGET_SECS) -> "AsyncClient":
-        return cls(fixed(url, token, uid), budget_secs=budget_secs)
+    def to(cls, url: str, token: str, uid: str, *, budget_secs: float | None = None, on_trouble: OnTrouble | None = None) -> "AsyncClient":
+        return cls(fixed(url, token, uid), budget_secs=budget_secs, on_trouble=on_trouble)
 
     @classmethod
-    def from_root(cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float = BUDGET_SECS) -> "AsyncClient":
+    def from_source(
+        cls, source: Source, *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None,
+    ) -> "AsyncClient":
+        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own."""
+        return cls(source, uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
+
+    @classmethod
+    def from_root(
+        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None
+    ) -> "AsyncClient":
         """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
-        return cls(in_root(root), uid=uid, budget_secs=budget_secs)
+        return cls(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
+
+    def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "AsyncClient":
+        """Another client, with connections of its own: for another loop, or to act as another user.
+
+        budget_secs: another one, that goes on trying in silence.
+        """
+        c = self._connection
+        if budget_secs is not None:
+            return AsyncClient(c.source, uid=uid or self._uid, budget_secs=budget_secs)
+        return AsyncClient(c.source, uid=uid or self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble)
 
     def close(self) -> None:
         self._connection.close()
@@ -53,18 +82,30 @@ class AsyncClient:
     async def uid(self) -> str:
         return self._uid or (await self._connection.address()).uid
 
+    async def url(self) -> str:
+        return (await self._connection.address()).url
+
+    async def token(self) -> str:
+        """The secret in use: to be kept out of what is written."""
+        return (await self._connection.address()).token
+
     # ---- runs
 
     async def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command in a slot of its own; options are those of protocol.requests.RunSpec."""
-        return requests.command_spec(await self.uid(), options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+        """The spec of a command, a list of words, in a slot of its own; options are those of protocol.requests.RunSpec, and `task`.
+
+        Raises TypeError for a text in place of the list: for a shell command line it is ["sh", "-c", line].
+        """
+        return command_spec(await self.uid(), options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
 
     async def run(self, command: Sequence[str], **options: Any) -> "AsyncJob":
         """Submit a command; returns when the run is durable, never waits for it to start."""
         return await self.submit(await self.spec(command, **options))
 
-    async def submit(self, spec: RunSpec, *, force_run: bool = False) -> "AsyncJob":
-        return self._job(await self._state(requests.run_simulation(spec, fresh.req_id(), force_run=force_run)))
+    async def submit(self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None) -> "AsyncJob":
+        """Submit any run: starts it, joins the live one, or finds the finished one with the same hash (and serial, unless 0)."""
+        call = requests.run_simulation(spec, req_id or fresh.req_id(), force_run=force_run, serial=serial)
+        return self._job(await self._state(call))
 
     async def run_many(self, specs: Sequence[RunSpec]) -> list["AsyncJob | ClientError"]:
         """Submit many runs in one request; answers in the same order, when all are durable."""
@@ -91,8 +132,9 @@ class AsyncClient:
     def job(self, jid: str, serial: int = 0) -> "AsyncJob":
         return AsyncJob(self, jid, serial, None)
 
-    async def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0) -> RunState:
-        return await self._state(requests.run_status(await self.uid(), jid, serial, wait_secs))
+    async def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None) -> RunState:
+        """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many seconds (at most 20)."""
+        return await self._state(requests.run_status(await self.uid(), jid, serial, wait_secs, hash_))
 
     async def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
         """The state in which nothing of the run is left; after `timeout` seconds the state as it is then (see `finished`)."""
@@ -129,16 +171,24 @@ class AsyncClient:
         """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
 
         Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
-        `tooManyRequests` (its `more` says `waitSecs`).
+        `signedInAlready` (under another name: sign out first), `tooManyRequests` (its `more` says `waitSecs`).
         """
         secrets = {
             "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
         }
         there = await self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
-        if there.get("ready"):
+        if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, username)):
             return {**there, "loginSuccess": True}
+        secrets = {} if there.get("ready") else secrets  # it is refused, and needs no secret for that
         call = requests.sbatch_login(await self.uid(), cluster, username, secrets)
         return requests.object_of((await self._connection.call_once(call)).body)
+
+    async def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
+        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the first one); the agent there ends.
+
+        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again after the next sign-in.
+        """
+        return await self._object(requests.sbatch_logout(await self.uid(), cluster))
 
     async def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
         """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""
@@ -196,14 +246,80 @@ class AsyncClient:
         request = requests.cancel_request(await self.uid(), sid, req_id or fresh.req_id(), indices, models, status, reason)
         return await self._object(requests.group_cancel(request))
 
+    # ---- apps
+
+    async def apps(self) -> list[str]:
+        """The simulation types that there are."""
+        return [str(name) for name in (await self._object(requests.apps())).get("apps", [])]
+
+    async def begin_session(self, *, driver: str = "") -> None:
+        """Work is about to begin: have the user's agent on its way. Returns at once."""
+        await self._object(requests.begin_session(BeginSession(uid=await self.uid(), driver=driver)))
+
+    async def call(self, job_cmd: JobCmd, simulation_type: str, **fields: Any) -> bytes:
+        """What the app answers, as JSON. fields: those of protocol.requests.CallRequest (method, args, compute_jid, ...).
+
+        A deadline that is over and a crowd that is too large are told at once, not tried again.
+        """
+        request = CallRequest(uid=await self.uid(), job_cmd=job_cmd, simulation_type=simulation_type, **fields)
+        return (await self._connection.call(requests.call(request))).body
+
+    async def global_resources(self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False) -> dict[str, Any]:
+        """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time; `release` gives them back."""
+        request = GlobalResources(
+            uid=await self.uid(), simulation_type=simulation_type, simulation_id=simulation_id, ports=ports, release=release,
+        )
+        return await self._object(requests.global_resources(request))
+
+    # ---- files
+
+    async def open_file(self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None) -> AsyncFileReader:
+        """A file of the run directory, or a part of it, to be read piece by piece and closed."""
+        return AsyncFileReader(await self._threaded(lambda plain: plain.open_file(jid, name, serial=serial, offset=offset, length=length)))
+
+    async def files(self, jid: str, *, serial: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative to it, mtime in unix seconds.
+
+        Links, pipes and devices, and names that are not UTF-8, are left out.
+        """
+        after: str | None = ""
+        while after is not None:
+            request = RunFiles(uid=await self.uid(), compute_jid=jid, compute_job_serial=serial, after=after)
+            page = await self._object(requests.run_files(request))
+            serial, after = page["computeJobSerial"], page["next"]
+            for file in page["files"]:
+                yield file
+
+    async def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
+        """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
+        files: list[dict[str, Any]] = (await self._object(requests.lib_files(await self.uid(), simulation_type))).get("files", [])
+        return files
+
+    async def upload(self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int) -> dict[str, Any]:
+        """Put a file of `size` bytes into the user's library: {"name", "size", "sha256"}. It is there whole or not at all. Tried once.
+
+        `pieces` is iterated in a thread.
+        """
+        return await self._threaded(lambda client: client.upload(simulation_type, name, pieces, size))
+
+    async def delete_file(self, simulation_type: str, name: str) -> None:
+        """Take a file out of the user's library."""
+        await self._object(requests.lib_file(await self.uid(), simulation_type, name, "DELETE"))
+
     # ---- what is known
 
+    @property
+    def operating(self) -> AsyncOperating:
+        """What operators ask: agents, hosts, health, notifications."""
+        return AsyncOperating(self._object, self.uid)
+
     async def jobs(
-        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None,
+        limit: int = 100, commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first."""
+        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and `name`, for which logs are read."""
         uid = None if all_users else await self.uid()
-        request = JobList(uid=uid, status=status, active=active, before=before, limit=limit)  # type: ignore[arg-type]
+        request = requests.job_page(uid, status, active, before, limit, commands)
         return requests.page_of((await self._connection.call(requests.job_list(request))).body)
 
     async def logs(
@@ -270,6 +386,12 @@ class AsyncClient:
                     await self._connection.after_failure(retry, e)
             finally:
                 await chunks.aclose()
+
+    async def _threaded(self, work: Callable[[Client], _T]) -> _T:
+        """What `work` returns of a plain client, in a thread of the executor."""
+        c = self._connection
+        with Client.from_source(c.source, uid=self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble) as client:
+            return await asyncio.to_thread(work, client)
 
     async def _object(self, call: requests.Call) -> dict[str, Any]:
         return requests.object_of((await self._connection.call(call)).body)

@@ -26,7 +26,7 @@ ANSWER_SECS = 30.0
 
 _T = TypeVar("_T")
 
-#: Called before a failed request is sent again, with what failed and the seconds since its first failure.
+#: Called before a failed request is sent again, with what failed and the seconds from its first failure to that next try.
 OnTrouble = Callable[[ClientError, float], None]
 
 
@@ -36,17 +36,13 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """budget_secs: for how long a request that may succeed later is repeated, counted from its first failure.
-
-    first_secs: the same before the supervisor has answered at all, when it is more likely not there than away for a moment.
-    """
+    """budget_secs: for how long a request that may succeed later is repeated, counted from its first failure."""
 
     def __init__(
-        self, source: Source, *, budget_secs: float, first_secs: float | None = None, on_trouble: OnTrouble | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None, sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.source, self.on_trouble, self._sleep = source, on_trouble, sleep
-        self.budget_secs, self._first_secs = budget_secs, first_secs
+        self.budget_secs = budget_secs
         self._address: Address | None = None
         self._http: http.client.HTTPConnection | None = None
         self._used = False
@@ -124,11 +120,11 @@ class Connection:
         if delay is None:
             raise error
         if self.on_trouble is not None:
-            self.on_trouble(error, now - (retry.since or now))
+            self.on_trouble(error, now - (retry.since or now) + delay)
         self._sleep(delay)
 
     def _repeat(self, once: Callable[[], _T], at_once: frozenset[str] = frozenset()) -> _T:
-        retry = Retry(self.budget_secs if self._first_secs is None else self._first_secs)
+        retry = Retry(self.budget_secs)
         while True:
             try:
                 return once()
@@ -177,7 +173,7 @@ class Connection:
         connection.sock.settimeout(call.wait_secs + ANSWER_SECS)
         response = connection.getresponse()
         body = response.read()
-        self._used, self._first_secs = True, None
+        self._used = True
         if response.status >= 300:
             raise from_reply(response.status, body)
         return Reply(response.headers, body)

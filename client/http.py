@@ -11,18 +11,19 @@ from types import TracebackType
 from typing import Any
 
 from ..protocol.messages import JobCmd, Stream
-from ..protocol.requests import BeginSession, CallRequest, GlobalResources, JobList, RunFile, RunSpec
+from ..protocol.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles, RunSpec
 from . import fresh, requests
 from .address import Source, fixed, in_root
 from .connection import Connection, OnTrouble, unreachable
 from .cursors import EventCursor, LogCursor, Pause
 from .errors import ClientError, from_body, is_error, own
 from .operating import Operating
+from .patience import budget
 from .replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .retry import Retry
+from .specs import command_spec
 from .transfers import FileReader, sent
 
-BUDGET_SECS = 30.0
 #: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
 IDLE_SECS = 60.0
 #: Runs of a group in one answer.
@@ -33,31 +34,27 @@ _CHUNK = 64 * 1024
 class Client:
     """Talks to one supervisor as one user.
 
-    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart is survived).
-    on_trouble: called with (error, seconds so far) before each new try.
+    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart is survived); None for
+    JOBSCRIBE_PATIENCE of the environment, else 30 s. on_trouble: called before each new try, see connection.OnTrouble.
     """
 
-    def __init__(self, url: str, token: str, uid: str, *, budget_secs: float = BUDGET_SECS, on_trouble: OnTrouble | None = None) -> None:
-        self._connection = Connection(fixed(url, token, uid), budget_secs=budget_secs, on_trouble=on_trouble)
+    def __init__(self, url: str, token: str, uid: str, *, budget_secs: float | None = None, on_trouble: OnTrouble | None = None) -> None:
+        self._connection = Connection(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         self._uid: str | None = uid
 
     @classmethod
     def from_source(
-        cls, source: Source, *, uid: str | None = None, budget_secs: float = BUDGET_SECS, first_secs: float | None = None,
-        on_trouble: OnTrouble | None = None,
+        cls, source: Source, *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None,
     ) -> "Client":
-        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own.
-
-        first_secs: the budget before the supervisor has answered for the first time, if it is another one.
-        """
+        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own."""
         client = cls.__new__(cls)
-        client._connection = Connection(source, budget_secs=budget_secs, first_secs=first_secs, on_trouble=on_trouble)
+        client._connection = Connection(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         client._uid = uid
         return client
 
     @classmethod
     def from_root(
-        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float = BUDGET_SECS, on_trouble: OnTrouble | None = None
+        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None
     ) -> "Client":
         """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
         return cls.from_source(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
@@ -97,8 +94,11 @@ class Client:
     # ---- runs
 
     def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command in a slot of its own; options are those of protocol.requests.RunSpec."""
-        return requests.command_spec(self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+        """The spec of a command, a list of words, in a slot of its own; options are those of protocol.requests.RunSpec, and `task`.
+
+        Raises TypeError for a text in place of the list: for a shell command line it is ["sh", "-c", line].
+        """
+        return command_spec(self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
 
     def run(self, command: Sequence[str], **options: Any) -> "Job":
         """Submit a command; returns when the run is durable, never waits for it to start."""
@@ -247,15 +247,23 @@ class Client:
         """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
 
         Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
-        `tooManyRequests` (its `more` says `waitSecs`).
+        `signedInAlready` (under another name: sign out first), `tooManyRequests` (its `more` says `waitSecs`).
         """
         secrets = {
             "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
         }
         there = self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
-        if there.get("ready"):
+        if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, username)):
             return {**there, "loginSuccess": True}
+        secrets = {} if there.get("ready") else secrets  # it is refused, and needs no secret for that
         return requests.object_of(self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets)))
+
+    def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
+        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the first one); the agent there ends.
+
+        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again after the next sign-in.
+        """
+        return self._object(requests.sbatch_logout(self.uid, cluster))
 
     def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
         """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""
@@ -267,6 +275,18 @@ class Client:
         """A file of the run directory, or a part of it, to be read piece by piece and closed."""
         request = RunFile(uid=self.uid, compute_jid=jid, compute_job_serial=serial, name=name, offset=offset, length=length)
         return FileReader(self.url, *self._connection.download(requests.run_file(request), IDLE_SECS))
+
+    def files(self, jid: str, *, serial: int = 0) -> Iterator[dict[str, Any]]:
+        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative to it, mtime in unix seconds.
+
+        Links, pipes and devices, and names that are not UTF-8, are left out.
+        """
+        after: str | None = ""
+        while after is not None:
+            request = RunFiles(uid=self.uid, compute_jid=jid, compute_job_serial=serial, after=after)
+            page = self._object(requests.run_files(request))
+            serial, after = page["computeJobSerial"], page["next"]
+            yield from page["files"]
 
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
@@ -290,10 +310,11 @@ class Client:
         return Operating(self._object, self.uid)
 
     def jobs(
-        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None,
+        limit: int = 100, commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first."""
-        request = JobList(uid=None if all_users else self.uid, status=status, active=active, before=before, limit=limit)  # type: ignore[arg-type]
+        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and `name`, for which logs are read."""
+        request = requests.job_page(None if all_users else self.uid, status, active, before, limit, commands)
         return requests.page_of(self._connection.call(requests.job_list(request)).body)
 
     def logs(

@@ -19,7 +19,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     over: the status is final and nothing of the run is left. known: False while nobody can know now, since `since`.
     queue_state, job_status_message: what it waits for, in a word and in one sentence. attempt: the latest; 0 before the first.
     roles: of each role how many of its tasks are in which state; None for a run without roles. diagnosis: what its exit means.
-    waits_for: computeJids of runs whose end it waits for. raw: the whole reply.
+    waits_for: computeJids of runs whose end it waits for. run_dir: None where there is none; run_dir_on: the cluster where it is, None
+    where the supervisor sees it. raw: the whole reply.
     """
 
     state: str
@@ -43,6 +44,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     over: bool = False
     attempt: int | None = None
     run_dir: str | None = None
+    run_dir_on: str | None = None
     position: int | None = None
     next_request_seconds: float | None = None
     raw: dict[str, Any] = {}
@@ -75,7 +77,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before` of the next page, None at the end."""
+    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before` of the next page, None at the end.
+
+    Of a row `state` is the state of the job, as in RunState; `status`, the same, is its old name and goes away.
+    """
 
     jobs: list[dict[str, Any]]
     next: int | None = None

@@ -12,11 +12,11 @@ import msgspec
 from ..protocol.errors import CODES
 from ..protocol.requests import (
     AgentList, AgentLogs,
+    AgentStop,
     BeginSession, CallRequest, ClusterList, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks,
-    RunArray, RunCancel, RunDescription, RunFile, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest, SbatchLogin,
-    SbatchLoginStatus, Trace,
+    RunArray, RunCancel, RunDescription, RunFile, RunFiles, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest,
+    SbatchLogin, SbatchLoginStatus, SbatchLogout, Trace,
 )
-from ..protocol.roles import TaskRole
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .sse import Message
@@ -66,30 +66,6 @@ class Call(msgspec.Struct, frozen=True):
 def bad_request(sentence: str) -> ClientError:
     code = CODES["badRequest"]
     return ClientError("badRequest", sentence, code.advice, code.retry)
-
-
-def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[str, Any]) -> RunSpec:
-    """The spec of a plain command. `options` are fields of RunSpec by their Python names; None means the default.
-
-    The option `task` makes it a run with one role, main, of one task: what that asks for, as fields of TaskRole (`{"image": ...}`).
-    Raises ClientError("badRequest") when a value does not have its shape.
-    """
-    fields = {k: v for k, v in options.items() if v is not None}
-    if not command:
-        raise bad_request("a command has at least one word")
-    if any("\0" in word for word in command):
-        raise bad_request("a word of a command cannot hold a NUL")
-    try:
-        if (task := fields.pop("task", None)) is None:
-            spec = RunSpec(uid=uid, simulation_id=sid, command=tuple(command), **fields)
-        else:
-            main = TaskRole(**{"name": "main", "command": tuple(command), **task})
-            spec = RunSpec(uid=uid, simulation_id=sid, roles=(main,), **fields)
-        return msgspec.convert(msgspec.to_builtins(spec), RunSpec)
-    except TypeError as e:
-        raise bad_request(f"a run has no such option: {e}") from None
-    except msgspec.ValidationError as e:
-        raise bad_request(str(e)) from None
 
 
 def run_simulation(spec: RunSpec, req_id: str, *, force_run: bool = False, serial: int = 0) -> Call:
@@ -157,6 +133,10 @@ def group_cancel(request: GroupCancel) -> Call:
     return _post("group-cancel", request, BULK_SECS)
 
 
+def job_page(uid: str | None, status: Any, active: bool | None, before: int | None, limit: int, commands: bool) -> JobList:
+    return JobList(uid=uid, status=status, active=active, before=before, limit=limit, commands=True if commands else msgspec.UNSET)
+
+
 def job_list(request: JobList) -> Call:
     return _post("job-list", request)
 
@@ -203,6 +183,10 @@ def run_file(request: RunFile) -> Call:
     return msgspec.structs.replace(_post("run-file", request, AGENT_SECS), at_once=_AT_ONCE)
 
 
+def run_files(request: RunFiles) -> Call:
+    return msgspec.structs.replace(_post("run-files", request, AGENT_SECS), at_once=_AT_ONCE)
+
+
 def sbatch_login(uid: str, cluster: str | None, username: str, secrets: Mapping[str, str | None]) -> Call:
     """To be sent once. secrets: fields of SbatchLogin by their Python names. Raises ClientError("badRequest"), which shows none of them."""
     try:
@@ -211,6 +195,11 @@ def sbatch_login(uid: str, cluster: str | None, username: str, secrets: Mapping[
     except (msgspec.ValidationError, UnicodeEncodeError) as e:
         place = str(e).rpartition("`$.")[2].rstrip("`") if "`$." in str(e) else "what was typed"
         raise bad_request(f"this is not what one signs in with: {place} does not have its form") from None
+
+
+def sbatch_logout(uid: str, cluster: str | None) -> Call:
+    """Raises ClientError("badRequest") where something does not have its shape."""
+    return _post("sbatch-logout", _shaped({"uid": uid, "cluster": cluster}, SbatchLogout), SIGN_IN_SECS)
 
 
 def clusters(uid: str) -> Call:
@@ -228,6 +217,10 @@ def apps() -> Call:
 
 def agents(uid: str | None) -> Call:
     return _post("agents", AgentList(uid=uid))
+
+
+def agent_stop(agent: str, uid: str | None) -> Call:
+    return _post("agent-stop", AgentStop(agent=agent, uid=uid))
 
 
 def agent_logs(agent: str, uid: str | None, part: Any, previous: bool, offset: int, tail: int) -> Call:
@@ -312,6 +305,9 @@ def runs_by_job(body: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def page_of(raw: bytes) -> JobPage:
     page: JobPage = _converted(object_of(raw), JobPage)
+    for row in page.jobs:
+        # a supervisor of the version before says `status` only
+        row.setdefault("state", row.get("status"))
     return page
 
 

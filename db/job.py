@@ -4,10 +4,12 @@
 nothing but its own place in history. Values are frozen; a change is a new value.
 """
 
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
+from ..protocol.diagnosis import Diagnosis
+from ..protocol.exits import ExitInfo
 from ..protocol.ids import Token
 from ..protocol.status import CANCELED, PENDING, PURGED, RUNNING
 from .events import (
@@ -78,7 +80,7 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case RunEnded():
             return _with_run(job, event.serial, lambda run: _run_ended(run, event))
         case RunPurged():
-            return _with_run(job, event.serial, lambda run: run if run.busy else msgspec.structs.replace(run, status=PURGED))
+            return _with_run(job, event.serial, lambda run: run if run.busy else _purged(run))
         case _:
             assert_never(event)
 
@@ -116,6 +118,28 @@ def _past(run: Run) -> PastRun:
         job_run_mode=run.spec.job_run_mode, exit_code=e.code if e else None, exit_signal=e.signal if e else None,
         live_tasks=(live := run.live_tasks), roles=run.spec.roles if live else (), at_once=run.spec.at_once if live else None,
     )
+
+
+def _purged(run: Run) -> Run:
+    """With its files goes what is quoted from them; how it ended stays."""
+    attempts = tuple(msgspec.structs.replace(a, tasks=tuple(map(_unquoted, a.tasks))) for a in run.attempts)
+    return msgspec.structs.replace(run, status=PURGED, attempts=attempts)
+
+
+def _unquoted(task: Task) -> Task:
+    return task if task.exit is None else msgspec.structs.replace(task, **_without_words(task.exit, task.diagnosis))
+
+
+def without_words(event: TaskEnded | TaskHeld) -> TaskEnded | TaskHeld:
+    """The event of a run that was purged since, as it may be shown."""
+    return msgspec.structs.replace(event, **_without_words(event.exit, event.diagnosis))
+
+
+def _without_words(exit_: ExitInfo, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    return {
+        "exit": msgspec.structs.replace(exit_, termination_message=None, last_lines=None),
+        "diagnosis": None if diagnosis is None else msgspec.structs.replace(diagnosis, matched=None, excerpt=None),
+    }
 
 
 def _dependency_ended(run: Run, e: DependencyEnded) -> Run:

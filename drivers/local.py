@@ -21,9 +21,11 @@ import msgspec
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..runtime import crashpoints, processes
-from . import evidence_files
+from . import evidence_files, keeper_folder
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
+#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+_AGENT_TITLE = b"jobscribe agent "
 _MESSAGE_MAX = 64 * 1024
 #: Room in the template's argument list for the title that it and its children show in `ps`.
 _TITLE_ROOM = "-" * 200
@@ -56,7 +58,7 @@ class LocalDriver:
         except OSError as e:
             raise Refusal("agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}") from None
         there = await _keeper_of(folder)
-        if there is not None and processes.alive(there["pid"], there["startTicks"]):
+        if there is not None and processes.alive(there["pid"], there["startTicks"]) and keeper_folder.keeps(folder, there["startTicks"]):
             # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
             return {**there, "folder": str(folder)}
         config = {
@@ -70,19 +72,23 @@ class LocalDriver:
         return {"pid": said["pid"], "startTicks": said["startTicks"], "bootId": processes.boot_id(), "folder": str(folder)}
 
     async def find(self, handle: Handle) -> Found:
+        """Nobody else wakes a stopped keeper while its agent is not connected."""
         if handle.get("bootId") != processes.boot_id():
             return Found(state="gone", detail="the machine was restarted")
         pid, ticks = handle.get("pid"), handle.get("startTicks")
         if pid is None or ticks is None:
             return Found(state="unknown", detail="its handle does not say which process it is")
         if processes.alive(pid, ticks):
-            return Found(state="alive", detail=f"keeper pid {pid}")
+            if self._keeps(handle):
+                return Found(state="alive", detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}")
+            return Found(state="gone", detail=f"the process {pid} keeps another folder, of another root")
         return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         if (await self.find(handle)).state != "alive":
             return
         _signal(handle, signal.SIGTERM)
+        _signal(handle, signal.SIGCONT)  # a stopped keeper does not act on it
         if not await _until_gone(handle, grace_secs + 5):
             _signal(handle, signal.SIGKILL)
             await _until_gone(handle, 5)
@@ -102,6 +108,14 @@ class LocalDriver:
 
     async def close(self) -> None:
         await self._template.close()
+
+    def _keeps(self, handle: Handle) -> bool:
+        """Does this live keeper keep a folder of this root? The root may have been copied, or moved, since the handle was made."""
+        said = Path(str(handle.get("folder", "")))
+        folder = self._root / "agent" / said.name
+        if not said.name or said == folder:
+            return not said.name or keeper_folder.keeps(folder, handle["startTicks"])
+        return keeper_folder.locked(folder)
 
     def _folder(self, key: AgentKey) -> Path:
         return self._root / "agent" / str(key)

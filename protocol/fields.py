@@ -8,10 +8,12 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+
+from . import durations
 
 #: So many problems are told in full; who has more than these has another kind of file before him.
 MAX_PROBLEMS = 1_000
@@ -23,7 +25,6 @@ _GUESSED, _GUESSES = 40, 20_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _LAST = re.compile(r'(?:\.?[A-Za-z_][A-Za-z0-9_-]*|\[(?:\d+|"[^"\n]*")\])\Z')
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]{0,3})")
-_SECS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _MEGABYTES = {
     "": 1.0, "k": 2**-10, "kb": 2**-10, "kib": 2**-10, "m": 1, "mb": 1, "mib": 1, "g": 2**10, "gb": 2**10, "gib": 2**10,
     "t": 2**20, "tb": 2**20, "tib": 2**20,
@@ -220,12 +221,12 @@ class Table:
         return default
 
     def secs(self, key: str, limits: Bounds, default: float | None) -> float | None:
-        """A time: seconds, or a text such as 90s, 15m, 1h, 2d."""
-        return self._amount(key, limits, _SECS, "seconds, or a text such as '90s', '15m', '1h' or '2d'", default)
+        """A time: seconds, or a text that `durations` reads."""
+        return self._amount(key, limits, durations.seconds, durations.FORM, default)
 
     def megabytes(self, key: str, limits: Bounds, default: int) -> int:
         """Whole MB (2**20 bytes), rounded up: a number of them, or a text such as 2GB."""
-        amount = self._amount(key, limits, _MEGABYTES, "MB as a number, or a text such as '512MB' or '2GB'", default, whole=True)
+        amount = self._amount(key, limits, _megabytes, "MB as a number, or a text such as '512MB' or '2GB'", default, whole=True)
         return default if amount is None else int(amount)
 
     def text(self, key: str, shape: Any, right: str) -> str | None:
@@ -273,7 +274,7 @@ class Table:
         return [(v, element(self.path(key), n)) for n, v in enumerate(value)]
 
     def _amount(
-        self, key: str, limits: Bounds, units: Mapping[str, float], right: str, default: float | None, *, whole: bool = False
+        self, key: str, limits: Bounds, read: Callable[[str], float | None], right: str, default: float | None, *, whole: bool = False
     ) -> float | None:
         value = self.raw(key)
         if value is None:
@@ -281,14 +282,20 @@ class Table:
         amount = math.nan
         if isinstance(value, int | float) and not isinstance(value, bool):
             amount = float(value) if abs(value) < 2**64 else math.inf
-        elif isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and match[2].lower() in units:
-            amount = float(match[1]) * units[match[2].lower()]
+        elif isinstance(value, str) and (found := read(value)) is not None:
+            amount = found
         if whole and math.isfinite(amount):
             amount = math.ceil(amount)
         if limits.hold(amount):
             return amount
         self.wrong(key, f"{right}, {limits.said()}")
         return default
+
+
+def _megabytes(text: str) -> float | None:
+    match = _AMOUNT.fullmatch(text)
+    unit = _MEGABYTES.get(match[2].lower()) if match else None
+    return None if match is None or unit is None else float(match[1]) * unit
 
 
 def word(found: Findings, path: str, value: object) -> str:

@@ -223,6 +223,18 @@ class ReadFile(_Message, frozen=True, kw_only=True, tag="read_file"):
     limit: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)]
 
 
+class ListFiles(_Message, frozen=True, kw_only=True, tag="list_files"):
+    """List at most `limit` regular files below `run_dir`, ordered by their path components, beginning after the file `after`.
+
+    Answered by `file_list` or `error`. An agent of an older version does not answer.
+    """
+
+    op_id: OpId
+    run_dir: str
+    after: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
 class KeepFile(_Message, frozen=True, kw_only=True, tag="keep_file"):
     """Keep this piece of a file of the user's library, whose original the agent cannot see.
 
@@ -246,7 +258,7 @@ class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     stop_jobs: bool = False
 
 
-ToAgent = Run | RunTasks | ProbePorts | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | KeepFile | Kill
+ToAgent = Run | RunTasks | ProbePorts | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | Kill
 
 
 # ---- agent -> supervisor
@@ -309,6 +321,23 @@ class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
     mtime_ns: int
 
 
+class ListedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """name: relative to the run directory. size: bytes. mtime: unix seconds."""
+
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    size: Offset
+    mtime: float
+
+
+class FileList(_Message, frozen=True, kw_only=True, tag="file_list"):
+    """Answer to `list_files`. more: files follow the last one. skipped: links, pipes, devices, names that are not UTF-8 or too long."""
+
+    op_id: OpId
+    files: tuple[ListedFile, ...]
+    more: bool
+    skipped: int = 0
+
+
 class RunReport(_Message, frozen=True, kw_only=True, tag="run_report"):
     """How far an execution has come, in its own words (frameCount, percentComplete, ...). Volatile: the newest counts, none is owed."""
 
@@ -349,6 +378,17 @@ class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
     samples: tuple[Sample, ...]
 
 
+class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
+    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a connection while it does not.
+
+    since: unix seconds of the first question without an answer. stopped: a signal has stopped the keeper (state T in /proc).
+    """
+
+    answers: bool
+    since: Instant | None = None
+    stopped: bool = False
+
+
 class ClusterReport(_Message, frozen=True, kw_only=True, tag="cluster_report"):
     """What there is on the agent's cluster. Volatile: the newest counts, none is owed."""
 
@@ -364,7 +404,9 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
 
 
 ToSupervisor = (
-    Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | RunReport | PortsProbed | Samples | ClusterReport | OpError
+    Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | FileList | RunReport | PortsProbed | Samples | ClusterReport
+    | KeeperReport
+    | OpError
 )
 
 Direction = Literal["to_agent", "to_supervisor"]

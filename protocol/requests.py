@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .batch import ClusterName, Wishes
-from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, ReqId, Role, Sid, SimulationType, Uid
+from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, LibName, ReqId, Role, Sid, SimulationType, Uid
 from .messages import JobCmd, Offset, Stream
 from .roles import MAX_ROLES, After, Retry, TaskRole
 from .status import Kind, Status
@@ -118,13 +118,18 @@ class RunRelease(_Request, frozen=True, kw_only=True):
 
 
 class JobList(_Request, frozen=True, kw_only=True):
-    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from."""
+    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position to page on from.
+
+    commands: rows also say what the run does (`command`, shortened) and its name for people.
+    """
 
     uid: Uid | None = None
     status: Status | None = None
     active: bool | None = None
     before: KnownSerial | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    # unset where it is not asked for, so that a supervisor of the version before understands the request
+    commands: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobLog(_Request, frozen=True, kw_only=True):
@@ -201,12 +206,22 @@ class RunFile(_Request, frozen=True, kw_only=True):
     length: Offset | None = None
 
 
+class RunFiles(_Request, frozen=True, kw_only=True):
+    """The regular files below the run directory of the current run: a page of `limit`, after the file `after` ("": the first)."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    after: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+
+
 class LibFile(_Request, frozen=True, kw_only=True):
     """A file of the user's library of an app, `offset` and `length` as a range; answered with its bytes, streamed."""
 
     uid: Uid
     simulation_type: SimulationType
-    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    name: LibName
     offset: Offset = 0
     length: Offset | None = None
 
@@ -341,6 +356,13 @@ class SbatchLoginStatus(_Request, frozen=True, kw_only=True):
     cluster: ClusterName | None = None
 
 
+class SbatchLogout(_Request, frozen=True, kw_only=True):
+    """Sign this user out of a cluster (None: the first one): the agent there ends, and the connection with it. Slurm's jobs go on."""
+
+    uid: Uid
+    cluster: ClusterName | None = None
+
+
 class ClusterList(_Request, frozen=True, kw_only=True):
     """The clusters of this house, with their defaults and limits, and what is known of their partitions."""
 
@@ -350,6 +372,13 @@ class ClusterList(_Request, frozen=True, kw_only=True):
 class AgentList(_Request, frozen=True, kw_only=True):
     """The agents of this user; without one, everybody's."""
 
+    uid: Uid | None = None
+
+
+class AgentStop(_Request, frozen=True, kw_only=True):
+    """End an agent and its keeper. agent: as in AgentLogs; uid: only an agent of this user is meant."""
+
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     uid: Uid | None = None
 
 

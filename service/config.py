@@ -30,8 +30,8 @@ NOTIFY_NAMES = frozenset({
     "JOBSCRIBE_NOTIFY_ID", "JOBSCRIBE_NOTIFY_TARGET", "JOBSCRIBE_NOTIFY_EVENT", "JOBSCRIBE_NOTIFY_STATE", "JOBSCRIBE_NOTIFY_JID",
     "JOBSCRIBE_NOTIFY_SERIAL", "JOBSCRIBE_NOTIFY_POSITION",
 })
-#: What only the command line reads, and the place of the file.
-CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET"})
+#: What only clients read, and the place of the file.
+CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET", "JOBSCRIBE_PATIENCE"})
 CONFIG_NAME = "JOBSCRIBE_CONFIG"
 
 _ENV = {s.env_name: s.name for s in SETTINGS.values()}

@@ -4,15 +4,17 @@ A parser takes what a file (typed), an environment variable or an option (text) 
 pkconfig says no by AssertionError, knows whole seconds only, and has a unit of bytes (P) that it cannot multiply.
 """
 
+import ipaddress
+import pwd
 import re
 from collections.abc import Callable
 from typing import Any
 
+from ..protocol import durations
 from .light_pykern import pkconfig
 
 Parser = Callable[[Any], Any]
 
-_FRACTION = re.compile(r"\d+\.\d+", re.ASCII)
 #: What there is to start runs with.
 DRIVERS = ("local", "docker", "sbatch")
 _NOTHING = ("", "none", "null")
@@ -36,11 +38,11 @@ def boolean(value: Any) -> bool:
 
 
 def seconds(value: Any) -> float:
-    form = "must be a number of seconds, at least 0, or [<days>d][[hours:]minutes:]seconds, as in 90, 0.5, 1:30 or 2d12:00:00"
+    form = "must be a number of seconds, at least 0, or a time as in 90, 0.5, 15m, 2h, 1:30, 2d12:00:00 or 2-12:00:00"
     if isinstance(value, float) and 0 <= value < 1e9:
         return value
-    if isinstance(value, str) and _FRACTION.fullmatch(value):
-        return float(value)
+    if isinstance(value, str) and (found := durations.seconds(value)) is not None and found < 1e9:
+        return found
     return float(_by(pkconfig.parse_seconds, None if isinstance(value, bool) else value, form))
 
 
@@ -110,6 +112,25 @@ def words(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
         raise Unfit("must be words of small letters, digits, _ and -, with commas between")
     return tuple(given)
+
+
+def peers(value: Any) -> tuple[str, ...]:
+    """Addresses, networks and unix users of this machine: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _is_peer(w) for w in given):
+        raise Unfit("must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'")
+    return tuple(given)
+
+
+def _is_peer(word: str) -> bool:
+    try:
+        ipaddress.ip_network(word, strict=False)
+    except ValueError:
+        try:
+            pwd.getpwnam(word)
+        except KeyError:
+            return False
+    return True
 
 
 def drivers(value: Any) -> tuple[str, ...]:

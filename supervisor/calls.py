@@ -13,8 +13,8 @@ import msgspec
 from ..db.state import Run
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, base62
-from ..protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, ReadFile
-from ..protocol.requests import BeginSession, CallRequest, RunFile
+from ..protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, FileList, ListFiles, ReadFile
+from ..protocol.requests import BeginSession, CallRequest, RunFile, RunFiles
 from .desk import Desk
 from .hub import Hub
 from .metrics import Counters
@@ -142,6 +142,21 @@ class Calls:
         length = rest if request.length is None else min(request.length, rest)
         chunks = self._chunks(key, run.run_dir, request, first, length)
         return OpenFile(size=first.size, mtime_ns=first.mtime_ns, length=length, chunks=chunks)
+
+    async def list_files(self, request: RunFiles) -> tuple[int, FileList]:
+        """The serial of the current run, and a page of the files in its run directory. Raises Refusal."""
+        run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
+        key = self._desk.agent_key(request.uid, run.spec.driver, _host(run))
+        message = ListFiles(op_id=self.new_op(), run_dir=run.run_dir, after=request.after, limit=request.limit)
+        with self._counted(request.uid):
+            await self._desk.agent(key)
+            try:
+                found = await self._hub.ask(key, message, FILE_SECS, FileList)
+            except Refusal as e:
+                older = "; an agent of an older version cannot list files" if e.code == "deadline" else ""
+                raise Refusal(e.code, e.sentence + older) from None
+        self._still(request.uid, request.compute_jid, run.serial)
+        return run.serial, found
 
     async def _chunks(self, key: AgentKey, run_dir: str, request: RunFile, first: FileChunk, length: int) -> AsyncGenerator[bytes, None]:
         with self._counted(request.uid):

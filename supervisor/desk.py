@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from ..db.projection import attempt, roles, task
-from ..db.state import Job, Task
+from ..db.state import Job, Run, Task
 from ..drivers.driver import AgentDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, split_jid
@@ -21,12 +21,13 @@ from ..protocol.requests import JobLog, JobTasks, RunCancel, RunMany, RunRelease
 from ..protocol.status import PURGED
 from ..runtime.log import Log
 from .core.effects import AgentReady, ReplyRefusal, ReplyStatus
-from .core.inputs import Cancel, Input, Now, Release, Submit, WantAgent
+from .core.inputs import AgentStopRequested, Cancel, Input, Now, Release, Submit, WantAgent
 from .core.status import missing, status
 from .core.tasks import task_dir
 from .engine import Durable, Engine
 from .feed import Feed
 from .how_ended import Ends
+from .summaries import Summaries
 from .metrics import Counters
 from .outputs import Outputs, asked_for
 from .progress import Progress
@@ -75,12 +76,14 @@ class Desk:
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self.ends = Ends(engine.store)
+        self.summaries = Summaries(engine.store)
 
     def sizes(self) -> dict[str, int]:
         """Who waits, counted."""
         return {
             "waiting": len(self._waiting), "brief": len(self._brief), "watched": len(self._watchers), "early": len(self._early),
             "reported": self.progress.size, "ends": len(self.ends),
+            "summaries": len(self.summaries),
         }
 
     # ---- effects
@@ -260,6 +263,18 @@ class Desk:
         finally:
             self._waiting.pop(handle, None)
 
+    async def stop_agent(self, key: AgentKey) -> None:
+        """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
+        handle, future = self._handle()
+        self.engine.tell(AgentStopRequested(handle, key))
+        try:
+            async with asyncio.timeout(ANSWER_SECS):
+                await future
+        except TimeoutError:
+            raise Refusal("storageUnavailable", "the store has not taken it in time; whether the agent ends is not known") from None
+        finally:
+            self._waiting.pop(handle, None)
+
     def start_agent(self, key: AgentKey) -> None:
         """Have it on its way; nobody waits."""
         if self.draining:
@@ -377,11 +392,20 @@ class Desk:
             "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
             "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
-                {**task(t, run.spec), "runDir": task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir,
-                 "evidence": self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
+                {**task(t, run.spec), "runDir": _directory(run, t), "evidence": None if run.status == PURGED else self.evidence_folder(t),
+                 "container": self._container(t.agent_key, t.token)}
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }
+
+
+def _directory(run: Run, t: Task) -> str | None:
+    """Of a task: on its cluster, or as the supervisor sees it; None where none was made."""
+    if t.started_at is None or run.status == PURGED:
+        return None
+    if t.batch_said is not None and t.batch_said.run_dir:
+        return t.batch_said.run_dir
+    return task_dir(run.run_dir, t.token.role, t.token.index) if run.spec.roles else run.run_dir
 
 
 async def _wait(event: asyncio.Event, secs: float) -> None:

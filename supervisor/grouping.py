@@ -128,7 +128,7 @@ def _page(desk: Desk, prefix: str, request: JobGroup) -> tuple[list[IndexRow], b
 
 
 async def _told(desk: Desk, rows: Iterable[IndexRow]) -> AsyncIterator[dict[str, Any]]:
-    async for row in _gently(rows):
+    async for row in gently(rows):
         ended = desk.ends.of(row)
         known = ended.code is not None or ended.signal is not None
         yield {
@@ -160,13 +160,13 @@ async def _rows(desk: Desk, prefix: str, statuses: Sequence[str] | None = None) 
     """All rows of a group in order, read page by page."""
     after: str | None = None
     while rows := desk.engine.store.group(prefix, statuses=statuses, after=after, limit=PAGE):
-        async for row in _gently(rows):
+        async for row in gently(rows):
             yield row
         after = rows[-1].jid
         await asyncio.sleep(0)
 
 
-async def _gently(rows: Iterable[IndexRow]) -> AsyncIterator[IndexRow]:
+async def gently(rows: Iterable[IndexRow]) -> AsyncIterator[IndexRow]:
     """The rows, with pauses for others."""
     loop = asyncio.get_running_loop()
     until = loop.time() + HOLD_SECS

@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 
 import tornado.websocket
 
+from ..protocol import handshake
 from ..protocol.codec import Decoder, Encoder, FrameError
 from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
-    Alive, CallReply, ClusterReport, Execution, FileChunk, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name,
+    Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot,
+    op_name,
 )
+from ..protocol.version import VERSION
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 from .core.world import token_hash
@@ -34,14 +37,16 @@ MAX_WAITING = 20_000
 #: Questions that may wait for answers of one agent.
 MAX_ASKED = 1_024
 #: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
-_QUIET = frozenset({"io", "read_file", "keep_file", "analysis", "cancel_call"})
+_QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
 
 PACE = Pace()
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
+#: An agent that was told to end has so long to go.
+DISMISS_SECS, _LOOK_SECS = 10.0, 0.02
 
-Answer = LogChunk | CallReply | FileChunk
-A = TypeVar("A", LogChunk, CallReply, FileChunk)
+Answer = LogChunk | CallReply | FileChunk | FileList
+A = TypeVar("A", LogChunk, CallReply, FileChunk, FileList)
 
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 
@@ -134,7 +139,7 @@ class Connection:
             self.close("the first message must be alive")
         elif isinstance(message, RunReport | Samples | ClusterReport):
             self._said_of_itself(message)
-        elif isinstance(message, LogChunk | CallReply | FileChunk) or (isinstance(message, OpError) and message.op_id in self.asked):
+        elif isinstance(message, Answer) or (isinstance(message, OpError) and message.op_id in self.asked):
             self._answered(message)
         else:
             self._log_receipt(message)
@@ -177,9 +182,10 @@ class Connection:
                 future.set_exception(Refusal("agentUnavailable", "the connection of its agent ended before it had answered"))
 
     def _alive(self, message: Alive, inputs: list[Input]) -> None:
-        if message.agent_key != self.key or message.agent_id != self.hub.agent_id(self.key):
+        # its token has proved which agent it is; the id is its name, and may be one that an earlier key of this root gave it
+        if message.agent_key != self.key:
             self.hub.counters.add("rejected.foreignToken")
-            self.close("its id is not the one of its key")
+            self.close("it says another key than the one of its token")
             return
         there = self.hub.connections.get(self.key)
         if there is not None and there.epoch > self.epoch:
@@ -189,6 +195,8 @@ class Connection:
             return
         self.alive = message
         self.hub.log("{} opName=alive o=None", self, **self.ids)
+        if message.version != VERSION:
+            self.hub.log("{} has jobscribe {}, and this supervisor has {}", self, message.version, VERSION, **self.ids)
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
 
@@ -215,11 +223,13 @@ class Hub:
     """All live connections, by agent key."""
 
     def __init__(self, engine: Engine, progress: Progress, metering: Metering, log: Log, counters: Counters,
-                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0) -> None:
-        """pace: how often agents are asked whether they are there (see `pulse`)."""
+                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0,
+                 apps: Sequence[str] = ()) -> None:
+        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting `apps.also`, which agents are told."""
         self.engine, self.progress, self.metering, self.log, self.counters = engine, progress, metering, log, counters
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
+        self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
         #: who measures them; set by the composition root
         self.links: Links = Unmetered()
@@ -296,6 +306,16 @@ class Hub:
             self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
         connection.send(message)
         return True
+
+    async def dismiss(self, key: AgentKey, secs: float = DISMISS_SECS) -> bool:
+        """End this agent, not its jobs. True when its connection has gone; False where it has none, or does not go."""
+        if not self.send(key, Kill(reason="its user has signed out")):
+            return False
+        for _ in range(round(secs / _LOOK_SECS)):
+            if key not in self.connections:
+                return True
+            await asyncio.sleep(_LOOK_SECS)
+        return False
 
     async def ask(self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None) -> A:
         """Send a question and wait for its answer, which is of this kind. Raises Refusal.

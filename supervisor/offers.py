@@ -47,7 +47,11 @@ def keeper_settings(settings: Settings) -> dict[str, Any]:
 
 def agent_settings(settings: Settings) -> dict[str, Any]:
     """What every agent is told, wherever it is."""
-    return {"apps": list(settings.apps.also), "loginSecs": settings.limits.login_profile_secs}
+    limits = settings.limits
+    return {
+        "apps": list(settings.apps.also), "loginSecs": limits.login_profile_secs, "keeperSilentSecs": limits.keeper_silent_secs,
+        "awaySecs": limits.agent_away_secs,
+    }
 
 
 def policy(

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .blueprint import create_blueprint
+    from .uids import Uids
 
-__all__ = ["create_blueprint"]
+__all__ = ["Uids", "create_blueprint"]
 
 
 def __getattr__(name: str) -> Any:
     """Flask is imported by who wants the blueprint, and not by the process of `up`, which only starts one that does."""
-    if name != "create_blueprint":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .blueprint import create_blueprint
+    match name:
+        case "create_blueprint":
+            from .blueprint import create_blueprint
 
-    return create_blueprint
+            return create_blueprint
+        case "Uids":
+            from .uids import Uids
+
+            return Uids
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -39,7 +39,8 @@ def create_blueprint(
     """The front end's routes, to be registered in a Flask site.
 
     supervisor: where it is; a root is read anew whenever it cannot be reached, so that it may be started again.
-    user: says whose request this is (a uid of 8 letters or digits), None for nobody. The only source of the uid.
+    user: says whose request this is (a uid of 8 letters or digits), None for nobody. The only source of the uid. A site whose users
+    have other names gives them uids with `Uids(path).user(hook)`.
     may: what speaks against this user's use of this api and simulation type (None where there is none): a Refusal, as of
     `planRequired` or `forbidden`. admin: may this user see everybody's jobs? plan: what the user's account is now,
     a small word that runs are submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept).
@@ -119,7 +120,9 @@ def _uid(site: Site, request: flask.Request) -> str:
     try:
         return parse("uid", uid)
     except Refusal as e:
-        raise TypeError(f"the hook that says who the user is: {e.sentence}") from None
+        site.counts.add("badUserHook")
+        ways = "its operator corrects the hook, or has the names of its users mapped to uids (docs/front-end.md, 'User names')"
+        raise Refusal("badConfig", f"the hook of this site that says who the user is does not give a uid: {e.sentence}; {ways}") from None
 
 
 def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()) -> flask.Response:

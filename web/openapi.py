@@ -19,8 +19,8 @@ _VARIABLE = re.compile(r"<(\w+)>")
 REFUSALS = (
     "badRequest", "unauthenticated", "planRequired", "forbidden", "crossSite", "notFound", "unknownApp", "methodNotAllowed", "anotherRun",
     "staleSerial", "notReady", "conflict", "runDirUnwritable", "tooLarge", "replyTooLarge", "tooDeep", "rangeNotSatisfiable", "appRefused",
-    "appFailed", "tooManyRequests", "internal", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining", "deadline",
-    "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable",
+    "appFailed", "tooManyRequests", "internal", "badConfig", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining",
+    "deadline", "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable", "signedInAlready",
 )
 
 

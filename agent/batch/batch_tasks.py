@@ -106,6 +106,10 @@ class BatchTasks:
 
     # ---- orders
 
+    def use_apps(self, apps: tuple[str, ...]) -> None:
+        """Runs from now on find these apps, besides the installed ones."""
+        self._preparing.apps = apps
+
     def launch(self, token: Token, spec: TaskSpec) -> None:
         """Have Slurm start it, unless its token was used before; then say what became of it."""
         self._launch([(token, spec)], None)

@@ -55,6 +55,8 @@ def root(f: Facts) -> list[Finding]:
                     f"chmod 700 {f['path']}",
                 )
             )
+    means = "a supervisor does not start with parts of different roots; one that runs leaves alone what is not its own"
+    found += [fail(sentence, means, "see 'A root whose parts do not belong together' in docs/store.md") for sentence in f.get("parts", ())]
     return found
 
 
@@ -128,6 +130,14 @@ def supervisor(f: Facts) -> list[Finding]:
                 "jobscribe up (or systemctl start jobscribe-supervisor)",
             )
         ]
+    if f["health"]["code"] == 401:
+        return [
+            fail(
+                f"what answers at {f['url']} does not accept this secret: it is the supervisor of another root",
+                "commands for this root are refused there",
+                "start the supervisor of this root; one that runs writes its address into client.json",
+            )
+        ]
     found = [*_ready(f), *_health(f)]
     if f["version"] is not None and f["version"] != f["own"]:
         found.append(
@@ -183,16 +193,8 @@ def ports(f: Facts) -> list[Finding]:
         where = f"port {p['port']} of {p['ip']} ({p['name']})"
         if p["error"] is None:
             found.append(ok(f"{where} is free" if not f["held"] else f"{where} is not listened on now"))
-        elif f["held"]:
-            found.append(ok(f"{where} is in use, as it should be while a supervisor runs"))
         elif p["error"] == "Address already in use":
-            found.append(
-                warn(
-                    f"{where} is taken, and no supervisor runs in this root",
-                    "a supervisor with this setting does not start while it is",
-                    f"'ss -ltnp | grep :{p['port']}' says by whom; or set another port",
-                )
-            )
+            found.append(_taken(f, p, where))
         else:
             found.append(
                 fail(
@@ -202,6 +204,29 @@ def ports(f: Facts) -> list[Finding]:
                 )
             )
     return found or [ok("every port is taken as it comes (0)")]
+
+
+def _taken(f: Facts, p: Facts, where: str) -> Finding:
+    """Of a port in use: it is well only where this root is known to hold it."""
+    holder = p.get("holder") or {}
+    listens = f.get("listens") or []
+    if holder.get("ours") or (holder.get("ours") is None and any(_same(place, p) for place in listens)):
+        by = f" (pid {holder['pid']})" if holder.get("pid") else ""
+        return ok(f"{where} is in use by this root{by}, as it should be while it runs")
+    if holder.get("pid") is not None:
+        by = f"{where} is taken by pid {holder['pid']} ({holder['what'][:100] or 'its name is not to be seen'}), which is not of this root"
+        advice = f"'ps -fp {holder['pid']}' says more; stop it, or set another port"
+    else:
+        by = f"{where} is taken; by whom is not to be seen by this user, and this root is not known to listen there"
+        advice = f"as root, 'ss -ltnp | grep :{p['port']}' says by whom; or set another port"
+    here = "; no supervisor runs in this root" if f["held"] is False else ""
+    if listens:
+        here = f"; the supervisor of this root listens at {', '.join(listens)}"
+    return warn(by + here, "a supervisor with this setting does not start while it is taken", advice)
+
+
+def _same(place: str, p: Facts) -> bool:
+    return place in (f"{p['ip']}:{p['port']}", f"[{p['ip']}]:{p['port']}")
 
 
 def engines(f: Facts) -> list[Finding]:

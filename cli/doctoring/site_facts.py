@@ -9,7 +9,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from . import machine_facts
+from . import machine_facts, port_holders
 from .findings import Facts
 
 if TYPE_CHECKING:
@@ -49,7 +49,13 @@ def config(given: Facts) -> Facts:
 
 
 def root(given: Facts) -> Facts:
-    return {**machine_facts.folder(given["root"]), "held": machine_facts.held(os.path.join(given["root"], "supervisor.lock"))}
+    from pathlib import Path
+
+    from ...supervisor import root_identity
+
+    path = given["root"]
+    held = machine_facts.held(os.path.join(path, "supervisor.lock"))
+    return {**machine_facts.folder(path), "held": held, "parts": root_identity.problems(Path(path).resolve())}
 
 
 def user_root(given: Facts) -> Facts:
@@ -129,7 +135,14 @@ def ports(given: Facts) -> Facts:
     s = settings.supervisor
     wanted = [("supervisor", s.ip, s.port), ("agents", s.agents_ip, s.agents_port), ("server", settings.server.ip, settings.server.port)]
     held = machine_facts.held(os.path.join(given["root"], "supervisor.lock"))
-    return {"held": held, "ports": [{"name": n, "ip": ip, "port": port, "error": _taken(ip, port)} for n, ip, port in wanted if port]}
+    listens = port_holders.published(given["root"]) if held else []
+    return {"held": held, "listens": listens, "ports": [_port(given["root"], *place) for place in wanted if place[2]]}
+
+
+def _port(root: str, name: str, ip: str, port: int) -> Facts:
+    error = _taken(ip, port)
+    held = port_holders.holder(ip, port, root) if error is not None else None
+    return {"name": name, "ip": ip, "port": port, "error": error, "holder": held}
 
 
 def _taken(ip: str, port: int) -> str | None:

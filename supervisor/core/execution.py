@@ -22,6 +22,8 @@ from ...protocol.messages import (
     ClusterReport,
     Execution,
     FileChunk,
+    FileList,
+    KeeperReport,
     LogChunk,
     OpError,
     PortsProbed,
@@ -59,7 +61,9 @@ def said(turn: Turn, input_: AgentSaid) -> None:
             turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
         case PortsProbed():
             placement.probed(turn, input_.key, message)
-        case Alive() | LogChunk() | CallReply() | FileChunk() | RunReport() | Samples() | ClusterReport():
+        case KeeperReport():
+            agency.keeper_said(turn, input_.key, message)
+        case Alive() | LogChunk() | CallReply() | FileChunk() | FileList() | RunReport() | Samples() | ClusterReport():
             pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
         case _:
             assert_never(message)

@@ -53,7 +53,7 @@ def up(turn: Turn, key: AgentKey) -> None:
 def claim_all(turn: Turn, key: AgentKey) -> None:
     """If the agent is up, its queued runs ask for slots, oldest first."""
     view = turn.world.agent(key)
-    if view.phase != "up" or not view.synced:
+    if not view.known:
         return
     while (room := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
         behind = ((ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking)
@@ -86,6 +86,7 @@ def in_order(turn: Turn, key: AgentKey) -> None:
     """Others have come to this agent's queue: the oldest of all ask."""
     view = turn.world.agent(key)
     view.queued = dict(sorted(view.queued.items(), key=lambda item: item[1]))
+    view.gangs = dict(sorted(view.gangs.items(), key=lambda item: item[1]))
     withdraw(turn, key, view.asking - set(islice(view.queued, ASKING)))
     claim_all(turn, key)
 

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 from ...db.projection import roles, usage
 from ...db.state import Job, PastRun, Run
+from ...protocol.batch import BatchState
 from ...protocol.ids import AgentKey
-from ...protocol.status import ACTIVE, PENDING
-from . import batch, batch_status, hosts, rooms, shortage, slots
+from ...protocol.status import ACTIVE, PENDING, PURGED
+from . import ahead, batch, batch_status, hosts, rooms, shortage, slots
 from .hosts import HostPlace
 from .inputs import Now
 from .rooms import Node
@@ -61,7 +62,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         "known": known, "since": since, "over": not run.busy, "exit": msgspec.to_builtins(exit_) if exit_ else None,
         "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run), "usage": usage(run),
         "waitsFor": [a.compute_jid for a in run.waits_for[:WAITS_SHOWN]],
-        "attempt": run.attempt, "runDir": run.run_dir, "position": position, "canceledAfterSecs": canceled_after(run),
+        "attempt": run.attempt, "position": position, "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
     }
     if run.ending:
@@ -71,6 +72,10 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     said = batch_status.last_word(world, run)
     if said is not None:
         reply["batch"] = msgspec.to_builtins(said)
+    keeper = _keeper(world, run)
+    if keeper is not None:
+        reply["keeper"] = keeper
+    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -80,6 +85,16 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
             "simulationId": run.spec.simulation_id, "simulationType": run.spec.simulation_type, "report": run.spec.compute_model,
         }
     return reply
+
+
+def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
+    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before it is made and once it is purged."""
+    if run.started_at is None or run.status == PURGED:
+        return None, None
+    if said is not None:
+        # a cluster that says no path of its own sees the supervisor's
+        return said.run_dir or run.run_dir, said.cluster
+    return (None, None) if run.spec.driver in world.policy.batch else (run.run_dir, None)
 
 
 def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None) -> str | None:
@@ -108,7 +123,9 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
         if task.held is not None:
             continue
         view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
-        if view is None or view.phase != "up" or not view.synced:
+        if view is not None and view.keeper is not None:
+            return False, view.keeper.since
+        if view is None or not view.known:
             return False, min((at for at in (view.unknown_since if view else None, dark) if at is not None), default=None)
         if dark is not None:
             return False, dark
@@ -128,14 +145,14 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if ticket in world.homes.homeless:
         return "no_host", shortage.no_host(run.spec.active_plan)
     if run.waits_for:
-        named, count = run.waits_for[0].compute_jid, len(run.waits_for)
+        named, count = run.waits_for[0].compute_jid, len({(a.compute_jid, a.compute_job_serial) for a in run.waits_for})
         return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
     key = world.key_of(run)
     view = world.agents.get(key)
     if run.retry is not None and (view is None or ticket not in view.queued):
         at = run.retry.at + run.retry.delay_secs
         return "retry_wait", f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}"
-    if view is None or view.phase != "up" or not view.synced:
+    if view is None or not view.known:
         if (key.driver, key.host) in world.homes.down:
             return "host_down", f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}" + _before_it(view, ticket)
         if view is not None and view.phase == "signed_out":
@@ -145,15 +162,13 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
     wait = slots.wait_of(world.slots, ticket)
     if wait is not None:
-        return _slot_sentence(world, job, wait)
+        return _slot_sentence(world, job, wait, view.queued[ticket])
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
         # those before it ask for slots; what they wait for, it will wait for
-        first = next(iter(view.queued))
-        held = slots.wait_of(world.slots, first)
-        ahead = _place(view, ticket)
-        return "op_slot", f"waiting behind other runs of this user, {_first_waits(held)} ({ahead} ahead)"
+        before = ahead.of_user(view, view.queued[ticket])
+        return "op_slot", f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)"
     return "starting", "it is being placed"
 
 
@@ -209,6 +224,8 @@ def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
         down, all_ = _down(world, run, room.nodes), {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)}
         if down and all_ <= room.down:
             return "host_down", f"no host can be asked: {down}"
+        if lack.code == "behind":
+            lack = shortage.behind(ahead.for_room(world, run.spec.driver, room.claims[ticket].number))
         return "ports" if lack.code == "ports" else "resources", lack.sentence + (f"; {down}" if down else "")
     return "starting", "it is being placed"
 
@@ -236,39 +253,65 @@ def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
         return f"its agent is not there yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
     starting = "is being started" if view.record.starting or view.record.handle else "is to be started again"
+    if view.keeper is not None:
+        return f"{keeper_sentence(view)} ({key})"
     said = {
         "starting": f"its agent {starting}, {tries}",
         "finding": "its agent is being looked for", "absent": "its agent is not there yet",
-        "away": "its agent lives but is not connected", "stopping": f"its agent did not connect and is being ended, {tries}",
-        "up": "its agent is telling what it runs", "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
+        "stopping": f"its agent did not connect and is being ended, {tries}",
+        "up": "its agent is telling what it runs",
+        "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
         "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
     return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
 
 
+def keeper_sentence(view: AgentView) -> str:
+    """The keeper of this agent does not answer."""
+    assert view.keeper is not None
+    stopped = "; a signal has stopped it" if view.keeper.stopped else ""
+    return f"its keeper, pid {view.keeper_pid} on {view.host}, does not answer{_since(view.keeper.since)}{stopped}"
+
+
+def _keeper(world: World, run: Run) -> dict[str, Any] | None:
+    """The first keeper that does not answer, of those that run it or are to start it."""
+    keys = [t.agent_key for t in run.live_tasks if t.held is None] or ([world.key_of(run)] if run.status == PENDING else [])
+    for view in (world.agents.get(key) for key in keys):
+        if view is not None and view.keeper is not None:
+            return {
+                "pid": view.keeper_pid, "host": view.host, "since": view.keeper.since, "stopped": view.keeper.stopped,
+                "sentence": keeper_sentence(view),
+            }
+    return None
+
+
 def _before_it(view: AgentView | None, ticket: Ticket) -> str:
-    ahead = 0 if view is None or ticket not in view.queued else _place(view, ticket)
-    return f"; {ahead} of this user's runs are ahead" if ahead else ""
+    before = 0 if view is None or ticket not in view.queued else ahead.of_user(view, view.queued[ticket])
+    return f"; {before} of this user's runs {'is' if before == 1 else 'are'} ahead" if before else ""
 
 
-def _place(view: AgentView, ticket: Ticket) -> int:
-    """Runs of the same agent that were submitted earlier and wait, too."""
-    return next(n for n, queued in enumerate(view.queued) if queued == ticket)
-
-
-def _first_waits(wait: Wait | None) -> str:
+def _first_waits(world: World, view: AgentView) -> str:
+    first = next(iter(view.queued))
+    wait = slots.wait_of(world.slots, first)
     match wait.pool.split("/", 1)[0] if wait is not None else "":
         case "op":
             return "the first of which wait for a run of theirs to end"
         case "cpu":
             return "the first of which wait for CPU resources"
+        case "array":
+            return "the first of which wait for their turn in an array"
+        case "job" | "dir":
+            return "the first of which wait for an earlier run of the same simulation to be ended"
+        case _ if first in view.gangs:
+            return "the first of which wait for the resources of their roles"
         case _:
             return "the first of which are being placed"
 
 
-def _slot_sentence(world: World, job: Job, wait: Wait) -> tuple[str, str]:
-    numbers = f"{wait.in_use} of {wait.capacity} in use, {wait.ahead} ahead"
+def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str, str]:
+    numbers = f"{wait.in_use} of {wait.capacity} in use, {ahead.for_slot(world, wait, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
     match wait.pool.split("/", 1)[0]:

@@ -19,7 +19,7 @@ from ...db.state import AgentRecord, Job, PastRun, Run, Task
 from ...db.store import Receipt, Write
 from ...protocol.batch import BatchState
 from ...protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
-from ...protocol.messages import Execution, Shared
+from ...protocol.messages import Execution, KeeperReport, Shared
 from ...protocol.requests import RunSpec
 from ...protocol.roles import After, Place
 from . import batch, rooms, slots, tallies
@@ -55,6 +55,11 @@ class AgentView(msgspec.Struct, kw_only=True):
     failures: int = 0
     boot_id: str = ""
     host: str = ""
+    #: what its driver said of it last, while it is away
+    away: str = ""
+    #: the agent's report that its keeper does not answer, while that is so; and the keeper's pid
+    keeper: KeeperReport | None = None
+    keeper_pid: int = 0
     #: snapshot under way: its number and what came so far
     snapshot_number: int | None = None
     snapshot_pages: int = 0
@@ -67,6 +72,8 @@ class AgentView(msgspec.Struct, kw_only=True):
     news_since: float | None = None
     #: queued runs of this key, by ticket: number of submission; in this order
     queued: dict[Ticket, int] = msgspec.field(default_factory=dict)
+    #: of these, the runs with roles; in the same order
+    gangs: dict[Ticket, int] = msgspec.field(default_factory=dict)
     #: of these, who asks for slots: the first ones, and only so many (see `placement`)
     asking: set[Ticket] = msgspec.field(default_factory=set)
     #: placed and not ended
@@ -89,6 +96,11 @@ class AgentView(msgspec.Struct, kw_only=True):
     def there(self) -> bool:
         """Does it take memory, as far as is known?"""
         return self.phase not in ("absent", "crowded", "signed_out")
+
+    @property
+    def known(self) -> bool:
+        """Is it up, and is what it says of its executions true now? Only then it is given work."""
+        return self.phase == "up" and self.synced and self.keeper is None
 
     @property
     def needed(self) -> bool:
@@ -188,7 +200,10 @@ class World:
 
     def enqueue(self, key: AgentKey, ticket: Ticket, number: int) -> None:
         """It waits for this agent, behind all others."""
-        self.agent(key).queued[ticket] = number
+        view, run = self.agent(key), self.jobs[ticket[0]].run
+        view.queued[ticket] = number
+        if run is not None and run.spec.roles:
+            view.gangs[ticket] = number
         self.homes.settled(key, ticket)
 
     def dequeue(self, key: AgentKey, ticket: Ticket) -> int | None:
@@ -197,6 +212,7 @@ class World:
         view = self.agent(key)
         view.asking.discard(ticket)
         number = view.queued.pop(ticket, None)
+        view.gangs.pop(ticket, None)
         if number is not None:
             self.homes.left(key, ticket)
         return number

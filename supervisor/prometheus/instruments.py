@@ -84,7 +84,7 @@ class Instruments:
         )
         self.ops = self._histogram(
             "op_duration_seconds", "Questions to agents: logs, calls, files.", ("op", "status"),
-            [(op, status) for op in ("io", "analysis", "read_file", "keep_file") for status in OP_ENDS], SHORT,
+            [(op, status) for op in ("io", "analysis", "read_file", "list_files", "keep_file") for status in OP_ENDS], SHORT,
         )
         both = [("in",), ("out",)]
         self.sent = self._counter("messages", "Messages from agents (in) and to them (out).", ("direction",), both)

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -11,6 +11,7 @@ from ...drivers.driver import AgentDriver
 from ...protocol.errors import CODES
 from ...protocol.ids import AgentKey
 from ...protocol.version import VERSION
+from ...runtime.admission import Reason
 from ...runtime.lag import LoopLag
 from ...runtime.timings import BOUNDS, Timings
 from ..clusters import ClusterBoard
@@ -36,7 +37,7 @@ SLURM = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEU
 
 
 class Parts(NamedTuple):
-    """Who has something to tell. lines_lost: of the log."""
+    """Who has something to tell. lines_lost: of the log. altered: files of the root that somebody changed and that are left so."""
 
     engine: Engine
     hub: Hub
@@ -49,6 +50,7 @@ class Parts(NamedTuple):
     drivers: Mapping[str, AgentDriver]
     notifications: Notifications
     lines_lost: Callable[[], int]
+    altered: Collection[str] = ()
 
 
 async def readings(parts: Parts, seen: Seen) -> list[Metric]:
@@ -193,6 +195,7 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     refused: dict[tuple[str, ...], float] = {(code,): 0 for code in CODES}
     rejected: dict[tuple[str, ...], float] = {(code,): 0 for code in REJECTED}
     noticed: dict[tuple[str, ...], float] = {("internal",): 0}
+    ended: dict[tuple[str, ...], float] = {(reason,): 0 for reason in get_args(Reason)}
     told: dict[tuple[str, ...], float] = {("delivered",): 0, ("failed",): 0, ("given_up",): 0}
     for what, count in counters.all().items():
         topic, _, code = what.partition(".")
@@ -201,6 +204,8 @@ def _counted(counters: Counters) -> Iterable[Metric]:
                 refused[code,] = count
             case "rejected":
                 rejected[code,] = count
+            case "connection":
+                ended[code,] = count
             case "notify":
                 told[code,] = count
             case _:
@@ -210,6 +215,8 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     yield _counter("auth_failures", "A secret, a token or a password was missing or wrong.", ("reason",), {
         ("api",): refused["unauthenticated",], ("agent",): rejected["unauthenticated",], ("cluster",): refused["signInRefused",],
     })
+    about = "Connections that were ended for want of a request, of room, or of a share for their peer (docs/operations.md)."
+    yield _counter("connections_ended", about, ("reason",), ended)
     yield _counter("notifications", "Tries to tell somebody of a run; given_up: those that nobody was told of.", ("state",), told)
     yield _counter("notices", "What else was noticed and is in the log; internal: faults of jobscribe's own.", ("what",), noticed)
 

@@ -8,7 +8,7 @@ from typing import Any
 import tornado.iostream
 
 from ...protocol.errors import Refusal
-from ...protocol.requests import BeginSession, CallRequest, GlobalResources, RunFile
+from ...protocol.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles
 from ..calls import API_NAMES, OpenFile, about
 from .handler import Handler
 
@@ -38,6 +38,17 @@ async def run_file(h: Handler) -> None:
     request: RunFile = h.parsed(RunFile)
     h.log_call("runFile", request.compute_jid, request.uid, jid=request.compute_jid)
     await send_file(h, await h.services.calls.open_file(request), f"a file of {request.compute_jid}")
+
+
+async def run_files(h: Handler) -> Any:
+    request: RunFiles = h.parsed(RunFiles)
+    h.log_call("listFiles", request.compute_jid, request.uid, jid=request.compute_jid)
+    serial, found = await h.services.calls.list_files(request)
+    return {
+        "computeJid": request.compute_jid, "computeJobSerial": serial, "skipped": found.skipped,
+        "files": [{"name": f.name, "size": f.size, "mtime": f.mtime} for f in found.files],
+        "next": found.files[-1].name if found.more and found.files else None,
+    }
 
 
 async def send_file(h: Handler, file: OpenFile, what: str) -> None:

@@ -4,9 +4,14 @@ import asyncio
 import os
 from typing import Any
 
-from ...db.events import job_stream
+import msgspec
+
+from ...db.events import RunPurged, TaskEnded, TaskHeld, job_stream
+from ...db.job import without_words
+from ...db.store import Stored
 from ...db.story import story
 from ...protocol.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
+from ..grouping import gently
 from ..silence import silence
 from ..tracing.answer import about, lines_told, pulled, trace
 from ..tracing.log_lines import lines
@@ -56,7 +61,12 @@ async def job_list(h: Handler) -> Any:
     rows = h.desk.engine.store.jobs(
         uid=request.uid, status=request.status, active=request.active, before=request.before, limit=request.limit,
     )
-    return {"jobs": rows, "next": rows[-1].position if len(rows) == request.limit else None}
+    jobs = []
+    async for row in gently(rows):
+        # `status` is the old name of `state`
+        more = h.desk.summaries.of(row)._asdict() if request.commands is True else {}
+        jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
+    return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
 
 
 async def job_log(h: Handler) -> Any:
@@ -83,7 +93,16 @@ async def job_story(h: Handler) -> Any:
     request: JobStory = h.parsed(JobStory)
     h.desk.job(request.uid, request.compute_jid)
     events = h.desk.engine.store.read(job_stream(request.compute_jid))
-    return {"computeJid": request.compute_jid, "events": [told(e) for e in events], "lines": story(events)}
+    purged = {e.event.serial for e in events if isinstance(e.event, RunPurged)}
+    return {"computeJid": request.compute_jid, "events": [told(_shown(e, purged)) for e in events], "lines": story(events)}
+
+
+def _shown(stored: Stored, purged: set[int]) -> Stored:
+    """The event, without words of a run whose files were removed."""
+    event = stored.event
+    if isinstance(event, TaskEnded | TaskHeld) and event.token.serial in purged:
+        return msgspec.structs.replace(stored, event=without_words(event))
+    return stored
 
 
 async def job_why(h: Handler) -> Any:

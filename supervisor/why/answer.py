@@ -8,7 +8,7 @@ from ...protocol.exits import ExitInfo
 from ...protocol.refining import of_exit, refined
 from ...protocol.status import ERROR, PURGED
 from . import batch, containers, ended, running, waiting
-from .words import Answer, utc
+from .words import Answer, utc, waking
 
 #: What status replies have of it, and of what there is to try, so many lines.
 _BRIEF, _TRIED = ("cause", "confidence", "sentence"), 3
@@ -35,16 +35,18 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
         return answer
     _whose(answer, run)
     if evidence_folder:
-        answer["logs"] = [f"{evidence_folder}/{name}" for name in _FILES]
+        answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run)]
     said = batch.said_of(run, status)
     unwritten = store_fails_since is not None and run.busy
     if unwritten:
         since = utc(store_fails_since)
         answer["evidence"].append(f"the event store cannot be written since {since}: what began or ended after that is not known here yet")
+    elif status.get("keeper"):
+        answer["evidence"].append(f"{status['keeper']['sentence']}; what is said here is the last that is known")
     elif not status["known"]:
         whom = f"nobody can ask {batch.nobody(status, said)} since {utc(status['since'])}"
         answer["evidence"].append(f"{whom}; what is said here is the last that is known")
-    if evidence_folder and said is not None:
+    if evidence_folder and said is not None and said.job_id is not None:
         answer["logs"].append(f"{evidence_folder}/{batch.SCRIPT}")
     answer["evidence"] += batch.evidence(run, said)
     if run.active:
@@ -57,9 +59,20 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
         answer["evidence"] += batch.words(run.exit)
         answer["try"] += batch.after(said) if run.status == ERROR else []
         answer["evidence"] += containers.evidence(run, [run.telling] if run.telling is not None else [])
+    if status.get("keeper"):
+        answer["try"].insert(0, waking(status["keeper"]["pid"], status["keeper"]["host"]))
     if unwritten:
         answer["try"].insert(0, "jobscribe health   # why the store cannot be written, and what to do")
     return answer
+
+
+def _files(run: Run) -> tuple[str, ...]:
+    """Of its evidence, the files that there are: of a run that never ran its exit at most, and no empty output."""
+    exit_ = run.exit
+    if run.started_at is None and not run.active:
+        return () if exit_ is None else ("exit.json",)
+    empty = {"stdout.log": exit_ is not None and exit_.stdout_bytes == 0, "stderr.log": exit_ is not None and exit_.stderr_bytes == 0}
+    return tuple(name for name in _FILES if not empty.get(name))
 
 
 def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...db.state import Run, Task
 from ...protocol.exits import ExitInfo
+from ...protocol.refining import NO_CORE
 
 #: Faults that are of the image; and those that are of a host, which its check may explain.
 _OF_IMAGE = frozenset({"imageMissing", "pullDenied", "registryUnreachable", "pullTimeout", "noShell"})
@@ -26,6 +27,13 @@ def contained(task: Task | None) -> bool:
 def in_agents(task: Task | None) -> bool:
     """Is it beside its agent, in that one's container?"""
     return task is not None and task.agent_key.driver == "docker" and not contained(task)
+
+
+def core(task: Task | None, line: str) -> str:
+    """The evidence of a missing core, without an option that containers do not honour; any other line as it is."""
+    if line == NO_CORE and (contained(task) or in_agents(task)):
+        return "no core was written: containers write none, and --core does not change that"
+    return line
 
 
 def where(task: Task) -> str:

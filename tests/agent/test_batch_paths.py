@@ -3,7 +3,7 @@
 import pytest
 from jobscribe.agent.paths import Paths
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Call, ReadFile, RunTasks, Shared, TaskRun, TaskSpec
+from jobscribe.protocol.messages import Call, ListFiles, ReadFile, RunTasks, Shared, TaskRun, TaskSpec
 
 PATHS = Paths([["/srv/user", "/scratch/js/user"], ["/srv/user/shared", "/projects/shared"]])
 
@@ -29,5 +29,6 @@ def test_what_messages_carry() -> None:
                 lib_dir="/srv/user/l", deadline_secs=1.0, reply_limit=1)
     assert (PATHS.message(call).run_dir, PATHS.message(call).lib_dir) == ("/scratch/js/user/a", "/scratch/js/user/l")
     read = ReadFile(op_id="o" * 32, run_dir="/srv/user/a", name="x", offset=0, limit=1)
-    assert PATHS.message(read).run_dir == "/scratch/js/user/a"
+    listing = ListFiles(op_id="o" * 32, run_dir="/srv/user/a", limit=1)
+    assert PATHS.message(read).run_dir == PATHS.message(listing).run_dir == "/scratch/js/user/a"
     assert Paths([["/a", "/a"]]).same and not PATHS.same and Paths([]).message(call) is call

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.doctoring import asking, machine_facts, site
+from jobscribe.cli.doctoring import asking, machine_facts, port_holders, site, site_facts
 from jobscribe.cli.doctoring.table import CHECKS, Check
 
 FOLDER = {
@@ -47,6 +47,7 @@ WELL: dict[str, dict[str, Any]] = {
     "systemd": {"running": True, "systemctl": True, "version": "systemd 252", "units": {"jobscribe-supervisor.service": UNIT}},
     "gpus": {"library": True, "devices": True, "cards": ["H"]},
 }
+TAKEN = {"name": "server", "ip": "::1", "port": 8, "error": "Address already in use"}
 PROBLEM = {"code": "unsafe", "error": "others can read it", "advice": "chmod"}
 #: check, what is different, the worst state, words of what is said
 CASES = [
@@ -64,8 +65,13 @@ CASES = [
     ("supervisor", {"ready": {"code": 503, "body": {"error": "it drains"}}}, "fail", "it drains"), ("supervisor", {"version": "0.9"}, "warn", "0.9"),
     ("supervisor", {"apart": -7.0}, "warn", "-7 s"), ("supervisor", {"health": {"code": 200, "body": {"reasons": [{"state": "degraded", "sentence": "the loop was held", "try": "x"}]}}}, "warn", "was held"),
     ("supervisor", {"health": {"code": 200, "body": {"reasons": [{"state": "failing", "sentence": "no room", "try": "df"}]}}}, "fail", "no room"),
-    ("ports", {"ports": [{"name": "server", "ip": "::1", "port": 8, "error": "Address already in use"}]}, "warn", "taken"),
-    ("ports", {"held": True, "ports": [{"name": "server", "ip": "::1", "port": 8, "error": "Address already in use"}]}, "ok", "as it should"),
+    ("ports", {"ports": [TAKEN]}, "warn", "no supervisor runs in this root"),
+    ("supervisor", {"health": {"code": 401, "body": {}}}, "fail", "another root"),
+    ("ports", {"held": True, "ports": [{**TAKEN, "holder": {"pid": 7, "what": "jobscribe supervisor /r", "ours": True}}]}, "ok", "as it should"),
+    ("ports", {"held": True, "listens": ["[::1]:8"], "ports": [{**TAKEN, "holder": {"pid": None}}]}, "ok", "as it should"),
+    ("ports", {"held": True, "listens": ["127.0.0.1:9"], "ports": [{**TAKEN, "holder": {"pid": None}}]}, "warn", "listens at 127.0.0.1:9"),
+    ("ports", {"held": True, "listens": ["[::1]:9"], "ports": [{**TAKEN, "holder": {"pid": 7, "what": "jobscribe supervisor /other", "ours": False}}]},
+     "warn", "taken by pid 7 (jobscribe supervisor /other), which is not of this root"),
     ("ports", {"ports": [{"name": "server", "ip": "::1", "port": 8, "error": "Permission denied"}]}, "fail", "Permission denied"),
     ("engines", {"docker": {"hosts": [{"host": "a", "state": "down", "detail": "refused", "version": None}], "problems": []}}, "fail", "refused"),
     ("engines", {"docker": {"hosts": [], "problems": ["no image"]}}, "fail", "no image"), ("engines", {"docker": {"error": "none runs"}}, "skip", "none runs"),
@@ -251,3 +257,30 @@ def test_that_nothing_may_be_seen_is_not_that_no_supervisor_runs() -> None:
     for held, said in ((None, "whether a supervisor runs here is not known: why"), (False, "no supervisor runs here: why"), (True, "holds the root")):
         (found,) = site.supervisor({"error": "why", "held": held})
         assert said in found.sentence
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "0.0.0.0"])
+def test_whoever_listens_on_a_port_is_found_and_told_from_this_root(tmp_path: Path, ip: str) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    code = (
+        "import socket, sys; from jobscribe.runtime import processes; s = socket.create_server((sys.argv[1], 0))\n"
+        "processes.set_title('jobscribe supervisor', sys.argv[2]); print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, ip, str(other)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        found = port_holders.holder("127.0.0.1", port, str(root))
+        assert (found["pid"], found["ours"]) == (process.pid, False) and found["what"] == f"jobscribe supervisor {other}"
+        assert port_holders.holder("127.0.0.1", port, str(other))["ours"] is True
+        assert port_holders.holder("127.0.0.2", port, str(other))["ours"] is (True if ip == "0.0.0.0" else None)
+        given = {"root": str(root), "rootOption": str(root), "file": None, "sets": {"supervisor.port": str(port)}}
+        (finding,) = [f for f in asking.judged("ports", {"facts": site_facts.ports(given)}) if f"port {port} " in f.sentence]
+        assert finding.state == "warn" and f"taken by pid {process.pid}" in finding.sentence
+        process.communicate()
+
+
+def test_what_a_root_says_of_its_addresses(tmp_path: Path) -> None:
+    assert port_holders.published(str(tmp_path)) == []
+    (tmp_path / "client.json").write_text('{"url": "http://127.0.0.1:8001", "front": null}')
+    (tmp_path / "agents.json").write_text('{"agentsUrl": "ws://[::1]:9/agent"}')
+    assert port_holders.published(str(tmp_path)) == ["127.0.0.1:8001", "[::1]:9"]

@@ -59,6 +59,14 @@ def test_a_status_tells_everything_and_succeeds(run: Run, jids: list[str]) -> No
     assert [i["computeJid"] for i in run("job", "status", "--json", *jids).json()["items"]] == jids
 
 
+def test_the_directory_is_named_with_its_cluster_and_only_where_there_is_one(run: Run, jids: list[str], fake: Fake) -> None:
+    answer = fake._status
+    fake._status = lambda jid: {**answer(jid), **{jids[0]: {"runDir": "/scratch/x", "runDirOn": "hpc"}, jids[1]: {"runDir": None}}.get(jid, {})}
+    assert "  directory /scratch/x on hpc\n" in run("job", "status", jids[0]).out
+    assert "directory" not in run("job", "status", jids[1]).out
+    assert f"  directory /run/{jids[2]}\n" in run("job", "status", jids[2]).out
+
+
 def test_what_nobody_can_know_is_said(run: Run, jids: list[str], fake: Fake) -> None:
     fake.change(jids[2], known=False)
     assert "not known" in run("job", "status", jids[2]).out
@@ -72,6 +80,25 @@ def test_a_job_is_named_by_a_beginning_or_last(run: Run, jids: list[str]) -> Non
         assert named(jid[:14]) == jid
         assert named(jid[9:14]) == jid
     assert named("last") == jids[2]
+
+
+@pytest.mark.parametrize("verb", [("job", "submit", "-q"), ("run",)])
+def test_last_after_a_refusal_says_that_there_is_no_job_of_it(run: Run, jids: list[str], fake: Fake, verb: tuple[str, ...]) -> None:
+    fake.change(jids[2], queuedAt=time.time() - 5)
+    assert run("job", "status", "last").err == ""
+    assert run(*verb, "--", "refuse-me").code == 125
+    ended = run("job", "why", "last")
+    assert ended.code == 0 and jids[2] in ended.out.splitlines()[0]
+    assert ") was refused, so there is no job of it: " in ended.err and f"'last' is the job before it: {jids[2]}" in ended.err
+    assert "refused" not in run("--uid", "Somebody", "job", "status", "last").err, "somebody else was not refused"
+    run("job", "submit", "-q", "--", "x")
+    fake.change(sorted(fake.jobs)[-1], queuedAt=time.time() + 5)
+    assert run("job", "status", "last").err == "", "the last one was taken"
+
+
+def test_where_there_is_no_job_a_refusal_is_told_in_its_place(run: Run) -> None:
+    run("job", "submit", "-q", "--", "refuse-me")
+    assert "was refused, so there is no job of it" in run("job", "status", "last").err
 
 
 @pytest.mark.parametrize(("name", "code"), [
@@ -259,3 +286,37 @@ def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) 
     assert process.wait(60) == 0
     lines = out.decode().splitlines()
     assert [line.split()[0] for line in lines[1:]] == jids[::-1]
+
+
+@pytest.mark.parametrize(("change", "word"), [
+    ({}, "running"), ({"state": "running"}, "running"), ({"state": "running", "known": False}, "running"), ({"state": "completed"}, "success"),
+    ({"state": "error"}, "failed"), ({"state": "canceled"}, "failed"), ({"state": "missing"}, "failed"), ({"state": "job_run_purged"}, "failed"),
+    ({"state": "job_run_purged", "exit": {"code": 0, "signal": None}}, "success"),
+])
+def test_porcelain_is_one_word_for_scripts(run: Run, jids: list[str], fake: Fake, change: dict[str, Any], word: str) -> None:
+    fake.change(jids[1], **change)
+    assert (run("job", "status", "--porcelain", jids[1]).out, run("job", "status", "--porcelain", jids[0], jids[1]).out) == (
+        f"{word}\n", f"failed\n{word}\n",
+    )
+
+
+def test_porcelain_and_json_exclude_each_other(run: Run, jids: list[str]) -> None:
+    assert run("job", "status", "--porcelain", "--json", jids[0]).code == 2
+
+
+def test_the_list_has_commands_and_calls_the_state_as_the_status_does(run: Run, fake: Fake) -> None:
+    run("job", "submit", "-q", "--name", "mine", "--", "sh", "-c", "y" * 100)
+    (row,) = run("job", "list", "--json").json()["items"]
+    (status,) = run("job", "status", "--json", "last").json()["items"]
+    assert row["state"] == row["status"] == status["state"] == "pending"
+    assert (row["command"], row["name"]) == ("sh -c " + "y" * 100, "mine")
+    heads, line = run("job", "list").out.splitlines()
+    assert heads.split() == ["JOB", "STATE", "QUEUED", "TOOK", "REASON", "KIND", "COMMAND"]
+    assert line.endswith("  sh -c " + "y" * 51 + "...")
+    assert run("job", "list", "--json", "--state", "error").json()["items"] == []
+
+
+def test_a_supervisor_that_says_status_only_is_understood(run: Run, jids: list[str], fake: Fake) -> None:
+    answer = fake._job_list
+    fake._job_list = lambda body: (page := answer(body), [row.pop("state") for row in page["jobs"]])[0]
+    assert [i["state"] for i in run("job", "list", "--json").json()["items"]] == ["running", "pending", "error"]

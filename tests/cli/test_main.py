@@ -117,14 +117,14 @@ def test_a_service_that_breaks_leaves_its_trace_in_its_log_and_in_its_root(tmp_p
 ])
 def test_a_wrong_setting_is_named_and_nothing_starts(tmp_path: Path, args: list[str], said: str) -> None:
     done = up("up", *args, tmp_path=tmp_path)
-    assert (done.returncode, done.stdout) == (125, "")
+    assert (done.returncode, done.stdout) == (78, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_variable_names_the_nearest_right_one(tmp_path: Path) -> None:
     done = up("up", tmp_path=tmp_path, JOBSCRIBE_LIMIT_GRACE_SECS="1")
-    assert done.returncode == 125
+    assert done.returncode == 78
     assert "JOBSCRIBE_LIMITS_GRACE_SECS" in done.stderr
 
 

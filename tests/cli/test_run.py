@@ -125,6 +125,38 @@ def test_the_first_interrupt_cancels_and_waits(started: Started, fake: Fake) -> 
     assert b"Traceback" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_cancel_as_the_first_interrupt_does(started: Started, fake: Fake, number: signal.Signals) -> None:
+    process = started("run", "--", "x")
+    until(lambda: any(p == "run-status" for p, _ in fake.requests))
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert f"canceling {next(iter(fake.jobs))}; {number.name} again".encode() in err and b"Traceback" not in err
+    assert [(body["reason"]) for p, body in fake.requests if p == "run-cancel"] == [f"{number.name} at jobscribe run"]
+
+
+def test_a_signal_that_was_ignored_before_the_start_stays_ignored(started: Started, fake: Fake) -> None:
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    process = started("run", "--", "x")
+    signal.signal(signal.SIGHUP, ignored)
+    until(lambda: any(p == "run-status" for p, _ in fake.requests))
+    process.send_signal(signal.SIGHUP)
+    fake.end(next(iter(fake.jobs)), code=4)
+    assert process.wait(60) == 4
+    assert not any(p == "run-cancel" for p, _ in fake.requests)
+
+
+def test_a_signal_before_the_answer_says_where_to_look(started: Started, fake: Fake) -> None:
+    fake.stop()
+    process = started("run", "--", "x")
+    assert b"trying again" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"shows whether the run was submitted" in err
+
+
 def test_the_second_interrupt_leaves(started: Started, fake: Fake) -> None:
     fake.on_submit = lambda jid, spec: fake.change(jid, deaf=True)
     process = started("run", "--", "x")

@@ -248,6 +248,8 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
 
 @pytest.mark.parametrize(("key", "state", "how"), [
     ("docker.sequential.LoIEQ6fa@h1", "running", "on h1: docker exec -it srj-s-LoIEQ6fa /bin/sh /far/away/script.sh --shell"),
+    ("docker.sequential.LoIEQ6fa@h1", "failed", "while that runs ('jobscribe agent list' shows it), on h1: docker exec -it srj-s-LoIEQ6fa "),
+    ("docker.container.LoIEQ6fa@h1", "failed", "srj-t-1 on h1, runs no more; make one like it from the `docker run`"),
     ("docker.container.LoIEQ6fa@h1", "running", "on h1: docker exec -it srj-t-1 /bin/sh /far/away/script.sh --shell"),
     ("docker.container.LoIEQ6fa@h1", "held", "srj-t-1 on h1, runs no more; make one like it from the `docker run`"),
 ])

@@ -15,7 +15,9 @@ from jobscribe.cli.quantities import BYTES, SECS, duration, moment
 from jobscribe.cli.screen import REPEAT_SECS, Screen, clean
 
 
-@pytest.mark.parametrize(("text", "secs"), [("30", 30.0), ("1.5", 1.5), ("10m", 600.0), ("2H", 7200.0), ("1d", 86400.0), ("0", 0.0)])
+@pytest.mark.parametrize(("text", "secs"), [
+    ("30", 30.0), ("1.5", 1.5), ("10m", 600.0), ("2H", 7200.0), ("1d", 86400.0), ("0", 0.0), ("10:00", 600.0), ("1-00:00:00", 86400.0),
+])
 def test_durations(text: str, secs: float) -> None:
     assert SECS.convert(text, None, None) == secs
 
@@ -25,7 +27,7 @@ def test_sizes(text: str, count: int) -> None:
     assert BYTES.convert(text, None, None) == count
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1x", "1 s", "m", "1e3", "inf", "nan", "١"])
+@pytest.mark.parametrize("text", ["", "-1", "1x", "1:5x", "m", "1e3", "inf", "nan", "١"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         SECS.convert(text, None, None)

@@ -54,6 +54,9 @@ class FakeSupervisor:
         self.streams_opened: list[dict[str, str]] = []
         #: what any run's file holds, and after how many bytes its reading breaks off; negative: never
         self.file, self.file_cut_after = b"", -1
+        #: names and contents of the files of any run, where they are more than one; how many a page has
+        self.files: dict[str, bytes] = {}
+        self.files_page = 2
         #: files of the one library there is, and bytes that one may have
         self.library: dict[str, bytes] = {}
         self.upload_limit = 2**40
@@ -169,13 +172,22 @@ class FakeSupervisor:
             return getattr(self, "_" + path.replace("-", "_"))(body)
 
     def _run_simulation(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body["run"]["command"][-1:] == ["refuse-me"]:
+            raise Refused("badRequest", "this one not")
         return self._submit(body["run"], body["reqId"])
 
     def _sbatch_login_status(self, body: dict[str, Any]) -> dict[str, Any]:
         about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "access": "ssh", "user": self.signed_in}
         return {"state": "ok", "ready": self.signed_in is not None, "sentence": None, **about}
 
+    def _sbatch_logout(self, body: dict[str, Any]) -> dict[str, Any]:
+        was, self.signed_in = self.signed_in, None
+        about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "user": was}
+        return {"state": "ok", **about, "signedOut": was is not None, "agentEnded": was != "lost", "runs": 2 if was == "ann" else 0}
+
     def _sbatch_login(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.signed_in not in (None, body["username"]):
+            raise Refused("signedInAlready", f"you are signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha")
         if self.accounts.get(body["username"]) != (body["password"], body["otp"]):
             raise Refused("signInRefused", "login.example.org has not accepted the password")
         self.signed_in = body["username"]
@@ -277,6 +289,14 @@ class FakeSupervisor:
             self.on_submit(jid, spec)
         return self._status(jid)
 
+    def _run_files(self, body: dict[str, Any]) -> dict[str, Any]:
+        names = sorted((n for n in self.files if n.split("/") > body["after"].split("/")), key=lambda n: n.split("/"))
+        page = names[: self.files_page]
+        rows = [{"name": n, "size": len(self.files[n]), "mtime": 1700000000.5} for n in page]
+        serial = self.jobs[body["computeJid"]]["serial"]
+        return {"computeJid": body["computeJid"], "computeJobSerial": serial, "files": rows, "skipped": 0,
+                "next": page[-1] if len(names) > len(page) else None}
+
     # ---- runs with roles
 
     def gang(self, jid: str, tasks: list[dict[str, Any]], attempt: int = 1, policy: dict[str, Any] | None = None) -> None:
@@ -352,9 +372,9 @@ class FakeSupervisor:
 
     def _job_list(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = [
-            {"jid": jid, "uid": jid[:8], "status": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
-             "driver": "local", "busy": not j["over"], "queuedAt": 1.5, "startedAt": None, "endedAt": None, "reason": j["reason"],
-             "position": i}
+            {"jid": jid, "uid": jid[:8], "status": j["state"], "state": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
+             "driver": "local", "busy": not j["over"], "queuedAt": j.get("queuedAt", 1.5), "startedAt": None, "endedAt": None, "reason": j["reason"],
+             "position": i, "command": " ".join(j["spec"]["command"]) or None, "name": j["spec"]["simName"]}
             for i, (jid, j) in enumerate(self.jobs.items(), 1)
         ][::-1]
         rows = [r for r in rows if body["uid"] in (None, r["uid"]) and body["status"] in (None, r["status"])]
@@ -542,8 +562,12 @@ class _File(_Handler):
             return
         body, fake = json.loads(self.request.body), self.fake
         end = None if body["length"] is None else body["offset"] + body["length"]
-        data = fake.file[body["offset"] : end]
-        for name, value in (("Content-Length", len(data)), ("X-Jobscribe-Size", len(fake.file)), ("ETag", '"e"'), ("Last-Modified", "now")):
+        if fake.files and body["name"] not in fake.files:
+            self.say(*error("notFound", "there is no such file"))
+            return
+        whole = fake.files.get(body["name"], fake.file)
+        data = whole[body["offset"] : end]
+        for name, value in (("Content-Length", len(data)), ("X-Jobscribe-Size", len(whole)), ("ETag", '"e"'), ("Last-Modified", "now")):
             self.set_header(name, str(value))
         if fake.file_cut_after >= 0:
             self.write(data[: fake.file_cut_after])

@@ -1,14 +1,20 @@
 """The asynchronous client keeps the same promises as the plain one, many requests at a time."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from jobscribe.client.asynchronous import AsyncClient
+from jobscribe.client.async_operating import AsyncOperating
+from jobscribe.client.async_transfers import AsyncFileReader
+from jobscribe.client.asynchronous import AsyncClient, AsyncJob
 from jobscribe.client.errors import ClientError
+from jobscribe.client.http import Client, Job
+from jobscribe.client.operating import Operating
+from jobscribe.client.transfers import FileReader
 
 Fake = Any
 pytestmark = pytest.mark.asyncio
@@ -149,3 +155,59 @@ async def test_what_is_known_can_be_asked(fake: Fake) -> None:
         assert (await job.why())["cause"] == "exit"
         assert (await client.trace(job.jid[:12]))["job"]["jid"] == job.jid
         assert [r["jid"] for r in (await client.jobs()).jobs] == [job.jid]
+
+
+# ---- both clients are the same
+
+
+def public(type_: type) -> dict[str, Any]:
+    return {name: value for name, value in inspect.getmembers_static(type_) if not name.startswith("_")}
+
+
+def shape(member: Any) -> Any:
+    """Names, kinds and defaults of its parameters; of a property, that it takes none."""
+    if isinstance(member, property):
+        return []
+    function = member.__func__ if isinstance(member, classmethod) else member
+    return [(p.name, p.kind, p.default) for p in list(inspect.signature(function).parameters.values())[1:]]
+
+
+@pytest.mark.parametrize(("plain", "asynchronous"), [(Client, AsyncClient), (Job, AsyncJob), (Operating, AsyncOperating), (FileReader, AsyncFileReader)])
+async def test_the_asynchronous_client_has_every_method_of_the_plain_one_with_the_same_parameters(plain: type, asynchronous: type) -> None:
+    theirs = public(asynchronous)
+    for name, member in public(plain).items():
+        assert name in theirs, f"{asynchronous.__name__} has no {name}"
+        assert shape(theirs[name]) == shape(member), f"{asynchronous.__name__}.{name} takes something else"
+    assert set(theirs) - set(public(plain)) <= {"to"}
+
+
+async def test_what_apps_answer_and_which_there_are(fake: Fake) -> None:
+    async with await made(fake) as client:
+        assert await client.apps() == ["command", "heat"]
+        fake.fail("call", "tooManyRequests")
+        with pytest.raises(ClientError, match="tooManyRequests"):
+            await client.call("stateless_compute", "heat", method="x")
+
+
+async def test_a_copy_acts_as_another_user(fake: Fake) -> None:
+    async with await made(fake) as client, client.copy(uid="another1") as other:
+        assert (await other.uid(), await other.url(), await other.token()) == ("another1", fake.url, fake.token)
+        job = await other.run(["date"])
+        assert job.jid.startswith("another1-")
+
+
+async def test_files_are_read_and_sent_while_the_loop_goes_on(fake: Fake) -> None:
+    fake.file = b"0123456789" * 100_000
+    async with await made(fake) as client:
+        job = await client.run(["date"])
+        async with await client.open_file(job.jid, "out", offset=5) as file:
+            assert (file.size, file.length) == (len(fake.file), len(fake.file) - 5)
+            assert b"".join([piece async for piece in file.pieces()]) == fake.file[5:]
+        fake.file_cut_after = 10
+        async with await client.open_file(job.jid, "out") as file:
+            with pytest.raises(ClientError, match="broke off"):
+                await file.read()
+        assert (await client.upload("heat", "in.dat", [b"ab", b"cd"], 4))["size"] == 4
+        assert [f["name"] for f in await client.lib_files("heat")] == ["in.dat"]
+        await client.delete_file("heat", "in.dat")
+        assert fake.library == {}

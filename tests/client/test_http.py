@@ -61,6 +61,27 @@ def test_what_has_no_shape_is_refused_before_it_is_sent(client: Client, fake: Fa
     assert fake.requests == []
 
 
+@pytest.mark.parametrize(("command", "words"), [
+    ("echo hi", ["not str", "['echo', 'hi']", "['sh', '-c', 'echo hi']"]), (b"echo", ["not bytes"]), (["sleep", 5], ["word 1", "str(5)"]), (5, ["not int"]),
+])
+def test_a_command_that_is_no_list_of_texts_is_refused_with_what_is_meant(client: Client, fake: Fake, command: Any, words: list[str]) -> None:
+    with pytest.raises(TypeError) as e:
+        client.run(command)
+    assert [word for word in words if word not in str(e.value)] == []
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"cpu": 2}, ["task={'cpu': 2}"]), ({"time_limt_secs": 2}, ["did you mean 'time_limit_secs'?", "there are: simulation_type, "]),
+    ({"task": {"cpus": 2}}, ["task has no option 'cpus'", "did you mean 'cpu'?", "memory_mb"]),
+])
+def test_an_option_that_there_is_not_is_answered_with_those_that_there_are(client: Client, options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ClientError) as e:
+        client.run(["date"], **options)
+    assert e.value.code == "badRequest"
+    assert [word for word in words if word not in e.value.sentence] == []
+
+
 def test_an_answer_that_says_so_is_asked_for_again_with_the_same_reqid(client: Client, fake: Fake) -> None:
     fake.fail("run-simulation", "storageUnavailable", times=3)
     job = client.run(["date"])

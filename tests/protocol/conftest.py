@@ -73,6 +73,7 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         ),
         m.CancelCall(op_id=OP_ID),
         m.ReadFile(op_id=OP_ID, run_dir="/r", name="sub/out.dat", offset=2**40, limit=4096),
+        m.ListFiles(op_id=OP_ID, run_dir="/r", after="sub/out.dat", limit=1000),
         m.KeepFile(op_id=OP_ID, lib_dir="/l", name="a.dat", offset=2**40, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
         m.Kill(reason="idle", stop_jobs=True),
     ]
@@ -85,10 +86,12 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.RunStatusUpdate(execution=EXECUTION),
         m.LogChunk(op_id=OP_ID, offset=5, next_offset=20, data=b"\x00\xff bytes", dropped=7, end=True),
         m.CallReply(op_id=OP_ID, reply=b'{"state":"completed"}'),
+        m.FileList(op_id=OP_ID, files=(m.ListedFile("sub/out.dat", 2**41, 1700000000.5),), more=True, skipped=2),
         m.FileChunk(op_id=OP_ID, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
         m.RunReport(token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5),
         m.PortsProbed(op_id=OP_ID, busy=(23_001,)),
         m.ClusterReport(news=NEWS),
+        m.KeeperReport(answers=False, since=1_700_000_001.5, stopped=True),
         m.Samples(samples=(m.Sample(TOKEN, 1_700_000_001.5, 115.5, 3.25, 2**31, 4096, 8192, 3, None, None),)),
         m.OpError(op_id=OP_ID, code="notFound", error="there is no such log"),
     ]

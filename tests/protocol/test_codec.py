@@ -104,8 +104,14 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         st.none() | counts, st.none() | counts, st.none() | st.floats(0, 100), st.none() | counts,
     ), max_size=3).map(tuple)),
     m.ClusterReport: st.builds(m.ClusterReport, news=news),
+    m.KeeperReport: st.builds(m.KeeperReport, answers=st.booleans(), since=st.none() | st.floats(0, 1e11), stopped=st.booleans()),
     m.CancelCall: st.builds(m.CancelCall, op_id=op_ids),
     m.ReadFile: st.builds(m.ReadFile, op_id=op_ids, run_dir=text, name=text, offset=counts, limit=st.integers(0, 512 * 1024)),
+    m.ListFiles: st.builds(m.ListFiles, op_id=op_ids, run_dir=text, after=text, limit=st.integers(1, 10_000)),
+    m.FileList: st.builds(
+        m.FileList, op_id=op_ids, files=st.lists(st.builds(m.ListedFile, text, counts, st.floats(0, 1e11)), max_size=3).map(tuple),
+        more=st.booleans(), skipped=counts,
+    ),
     m.KeepFile: st.builds(
         m.KeepFile, op_id=op_ids, lib_dir=text, name=st.text(max_size=128), offset=counts, data=st.binary(max_size=200), size=counts,
         mtime_ns=st.integers(-(2**63), 2**63 - 1),

@@ -117,7 +117,7 @@ def test_memory_is_in_mb_and_rounded_up(given_: Any, mb: int) -> None:
     assert role(memory=given_, shm=1).memory_mb == mb
 
 
-@pytest.mark.parametrize(("given_", "secs"), [(1.5, 1.5), ("90", 90.0), ("90s", 90.0), ("15m", 900.0), ("1H", 3600.0), ("0.5 d", 43_200.0)])
+@pytest.mark.parametrize(("given_", "secs"), [(1.5, 1.5), ("90", 90.0), ("90s", 90.0), ("15m", 900.0), ("1H", 3600.0), ("0.5 d", 43_200.0), ("00:10:00", 600.0)])
 def test_times(given_: Any, secs: float) -> None:
     assert spec(timeLimit=given_).time_limit_secs == secs
 

@@ -54,6 +54,16 @@ def told(stage, n=1):
     return status(stage.world, job, 1, stage.now())
 
 
+@pytest.mark.parametrize(("there", "path"), [("/scratch/user/x", "/scratch/user/x"), ("", "/users/sim00001")])
+def test_the_run_directory_is_the_clusters_and_named_as_such(stage, kit, placed, there, path):
+    stage.reports(with_batch(kit.starting(placed), said()), key=key())
+    assert (told(stage)["runDir"], told(stage)["runDirOn"]) == (None, None), "it has not started"
+    stage.reports(with_batch(kit.running(placed), said(state="RUNNING", run_dir=there)), key=key())
+    assert (told(stage)["runDir"], told(stage)["runDirOn"]) == (path, HPC)
+    stage.reports(with_batch(kit.ended(placed), said(state="COMPLETED", run_dir=there)), key=key())
+    assert (told(stage)["runDir"], told(stage)["runDirOn"]) == (path, HPC)
+
+
 # ---- what is heard of it
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from jobscribe.protocol.codec import MAX_FRAME
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, JobCmd, OpError, ReadFile, ReadLog
-from jobscribe.protocol.requests import BeginSession, CallRequest, JobLog, RunCancel, RunFile, RunRelease
+from jobscribe.protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, FileList, JobCmd, ListedFile, ListFiles, OpError, ReadFile, ReadLog
+from jobscribe.protocol.requests import BeginSession, CallRequest, JobLog, RunCancel, RunFile, RunFiles, RunRelease
+from jobscribe.supervisor import calls as calls_module
 from jobscribe.supervisor.calls import API_NAMES, PIECE
 from jobscribe.supervisor.requests import MAX_DATA
 from office import OTHER, UID, Agent, Office, until
@@ -465,3 +466,26 @@ async def test_a_call_is_neither_an_event_nor_two_lines_of_the_log() -> None:
     assert office.lines.lines[lines:] == [], "the one line is the handler's"
     assert office.counters.all()["call.stateless_compute"] == 1
     assert "payload-of-a-user" not in json.dumps(office.lines.lines)
+
+
+async def test_files_are_listed_a_page_at_a_time() -> None:
+    office = Office()
+    agent = office.agent()
+    jid, token = await office.running(agent)
+    work = started(office.calls.list_files(RunFiles(uid=UID, compute_jid=jid, after="a", limit=7)))
+    op = await agent.asked(ListFiles)
+    assert (op.run_dir, op.after, op.limit) == (f"/users/{UID}/command/sim00001/command", "a", 7)
+    said = FileList(op_id=op.op_id, files=(ListedFile("b", 1, 5.0),), more=True)
+    agent.say(said)
+    assert await work == (token.serial, said)
+    assert office.calls._in_flight == {}
+
+
+async def test_files_of_another_run_are_not_listed_and_an_agent_that_cannot_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    office = Office()
+    agent = office.agent()
+    jid, _ = await office.running(agent)
+    assert await code_of(office.calls.list_files(RunFiles(uid=UID, compute_jid=jid, compute_job_serial=7))) == "staleSerial"
+    monkeypatch.setattr(calls_module, "FILE_SECS", 0.01)
+    with pytest.raises(Refusal, match="an agent of an older version cannot list files"):
+        await office.calls.list_files(RunFiles(uid=UID, compute_jid=jid))

@@ -51,3 +51,10 @@ def test_a_container_that_was_asked_to_end(kit):
 def test_a_peak_that_was_only_seen_is_not_called_one_where_memory_ran_out(kit, peak, memory, line):
     facts = ExitFacts(memory_peak_bytes=peak and peak << 20, memory_limit_bytes=64 << 20, memory_kills=int(memory))
     assert line in contained(kit, ExitInfo(signal=9, source="script", out_of_memory=memory, facts=facts))["evidence"]
+
+
+def test_a_missing_core_is_no_reason_to_recommend_an_option_that_containers_ignore(kit):
+    for answer in (in_agents(kit, ExitInfo(signal=6, source="keeper")), contained(kit, ExitInfo(signal=6, source="script"))):
+        assert answer["cause"] == "crash"
+        assert "no core was written: containers write none, and --core does not change that" in answer["evidence"]
+        assert not any("submitted with --core" in line for line in answer["evidence"])

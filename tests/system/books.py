@@ -171,5 +171,6 @@ def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
 
 def check_list(listed: list[dict[str, Any]], jobs: dict[str, tuple[Job, Stored]]) -> None:
     """What `job-list` says of all jobs is what their events add up to."""
-    wanted = [msgspec.to_builtins(msgspec.structs.replace(index_row(job), position=last.position)) for job, last in jobs.values()]
+    rows = [msgspec.structs.replace(index_row(job), position=last.position) for job, last in jobs.values()]
+    wanted = [{**msgspec.to_builtins(row), "state": row.status} for row in rows]
     assert sorted(listed, key=lambda r: r["jid"]) == sorted(wanted, key=lambda r: r["jid"])

@@ -342,10 +342,15 @@ def test_a_library_over_http(shared: Site) -> None:
     (f"uid={UID}&simulationType=sly", (400, "badRequest")), ("uid=short&simulationType=sly&name=a", (400, "badRequest")),
     (f"uid={UID}&simulationType=nosuch&name=a", (404, "unknownApp")), (f"uid={UID}&simulationType=../x&name=a", (400, "badRequest")),
     (f"uid={UID}&simulationType=sly&name=%ff", (400, "badRequest")),
+    *((f"uid={UID}&simulationType=sly&name={name}", (400, "badRequest")) for name in
+      ("a%00b", "a%01b", "a%0ab", "a%7fb", "a%C2%85b", "%20a", "a%20", "a%2Fb", "a%5Cb", "a%E2%80%AEb", "A%CC%8A", "%C3%85", "a" * 129, "a&name=b", "")),
+    (f"uid=%20{UID}&simulationType=sly&name=a", (400, "badRequest")), (f"uid={UID}%00&simulationType=sly&name=a", (400, "badRequest")),
 ])
 def test_uploads_to_nowhere(shared: Site, query: str, expected: tuple[int, str]) -> None:
+    before = listed(shared)
     for method, body in (("PUT", b"x" * 100_000), ("DELETE", None)):
         assert code_of(shared.ask(method, "/api/lib-file?" + query, body)) == expected
+    assert listed(shared) == before
 
 
 def test_an_upload_that_is_too_large_is_refused_before_it_is_there(shared: Site) -> None:
@@ -558,3 +563,28 @@ def test_requests_have_not_become_events(shared: Site) -> None:
     lib(shared, "PUT", "x", b"1")
     shared.post("global-resources", uid=UID, simulationType="sly", simulationId="i9btqxdR")
     assert shared.ready()["head"] == head
+
+
+# ---- a run directory on the command line
+
+
+def test_the_files_of_a_run_are_listed_and_copied_and_its_command_is_in_the_list(
+    shared: Site, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from jobscribe.cli.main import call as command_line
+
+    monkeypatch.setenv("JOBSCRIBE_ROOT", str(shared.root))
+    run = shell("mkdir -p frames/.jobscribe; ln -s /etc/passwd link; head -c 900000 /dev/zero > frames/big; for i in 1 2 3; do echo $i > frames/$i; done; exit 3")
+    assert shared.finished(run)["exit"]["code"] == 3
+    listed = shared.post("run-files", uid=UID, computeJid=jid_of(run), limit=2)
+    assert ([f["name"] for f in listed["files"]], listed["next"]) == (["frames/1", "frames/2"], "frames/2")
+    rest = shared.post("run-files", uid=UID, computeJid=jid_of(run), after="frames/2")
+    assert ([(f["name"], f["size"]) for f in rest["files"]], rest["next"], rest["skipped"]) == ([("frames/3", 2), ("frames/big", 900_000)], None, 1)
+    assert command_line(["--uid", UID, "job", "get", jid_of(run), "frames/big", "frames/[13]", "-o", str(tmp_path)]) == 0
+    assert sorted((p.name, p.stat().st_size) for p in (tmp_path / "frames").iterdir()) == [("1", 2), ("3", 2), ("big", 900_000)]
+    capfd.readouterr()
+    assert command_line(["--uid", UID, "job", "status", "--porcelain", jid_of(run)]) == 0
+    assert capfd.readouterr().out == "failed\n"
+    assert command_line(["--uid", UID, "job", "list", "--json", "--limit", "1"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)["items"]
+    assert (row["state"], row["command"][:27]) == ("error", "/bin/sh -c 'mkdir -p frames")

@@ -112,8 +112,9 @@ def test_the_user_is_whom_the_hook_names_and_never_what_the_body_says(web: Web, 
 @pytest.mark.parametrize("uid", ["short", "has-dash", "", 7, "../../.."])
 def test_a_hook_that_names_no_uid_is_a_fault_of_the_site(web: Web, stub: StubSupervisor, uid: Any) -> None:
     web.user = lambda request: uid
-    refused(web.as_(ANN).post("/own-jobs"), 500, "internal")
-    assert "the hook that says who the user is" in web.lines.text()
+    body = refused(web.as_(ANN).post("/own-jobs"), 500, "badConfig")
+    assert "says who the user is does not give a uid: uid must be " in body["error"] and ascii(uid) in body["error"], "the rule is named"
+    assert body["error"] in web.lines.text()
     assert stub.requests == []
 
 
