@@ -31,7 +31,7 @@ class Outcome(msgspec.Struct, array_like=True):
     """What a fork says at its end. code: None where `reply` counts, else why there is none, with its sentence.
 
     trace: for the log. imported, loaded: modules that this call had to import, and whether it had to load its app; the worker
-    process does so for the next ones.
+    process does so for the next ones. outdated: nothing was done, because the app's files have changed since that process imported them.
     """
 
     code: str | None = None
@@ -40,6 +40,15 @@ class Outcome(msgspec.Struct, array_like=True):
     trace: str = ""
     imported: tuple[str, ...] = ()
     loaded: bool = False
+    outdated: bool = False
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class Calls:
@@ -48,17 +57,22 @@ class Calls:
     def __init__(self, also: Iterable[str]) -> None:
         self._also = tuple(also)
         self._apps: dict[str, App] = {}
+        #: by app: its files, as they were when it was imported
+        self._files: dict[str, dict[str, object]] = {}
 
     def load(self, name: str) -> App:
         """Raises Refusal, and whatever the app's module raises."""
         app = self._apps.get(name)
         if app is None:
             app = self._apps[name] = registry.load(name, self._also)
+            self._files[name] = {file: _stamp(file) for file in registry.sources(name, self._also)}
         return app
 
     def outcome(self, call: Call) -> Outcome:
         """Never raises, whatever the app does."""
         was_there = call.simulation_type in self._apps
+        if was_there and any(_stamp(file) != before for file, before in self._files[call.simulation_type].items()):
+            return Outcome("agentUnavailable", f"{call.simulation_type} is being changed on this host; ask again", outdated=True)
         outcome = self._outcome(call)
         outcome.loaded = not was_there and call.simulation_type in self._apps
         return outcome

@@ -22,6 +22,7 @@ from ..apps.registry import load
 from ..protocol import reports
 from ..protocol.errors import Refusal
 from ..protocol.exits import signal_name
+from ..protocol.task_env import APP_VERSION
 from ..runtime.filesystems import write_atomically
 from .answer import RESULT, one_line
 from .job_input import RunInput
@@ -193,6 +194,7 @@ def _asked(question: Question, code: int, given: RunInput) -> Any:
     run = Run(run_dir=given.run_dir, lib=given.lib, model=model.name, data=given.data)
     match question:
         case "prepare":
+            _check_version(app)
             return _prepared(app.prepare(run), sequential=model.kind == "sequential")
         case "progress":
             return _report(app.progress(run))
@@ -202,6 +204,16 @@ def _asked(question: Question, code: int, given: RunInput) -> Any:
             return _keep_result(app, run)
         case _:
             assert_never(question)
+
+
+def _check_version(app: App) -> None:
+    """Raises AppError where the front end digested this run by another version: its result would count as that one's."""
+    wanted = os.environ.get(APP_VERSION, app.version)
+    if wanted != app.version:
+        raise AppError(
+            f"the front end has {app.name} {wanted}, and {os.uname().nodename} has {app.name} {app.version}, so nothing was run: "
+            "install the same version everywhere, restart the front end ('jobscribe server', or 'jobscribe up'), and run it again"
+        )
 
 
 def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:

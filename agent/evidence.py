@@ -3,11 +3,16 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..runtime.evidence import DROPPED, read_json
+import msgspec
+
+from ..protocol.exits import ExitInfo
+from ..protocol.messages import Execution
+from ..runtime import processes
+from ..runtime.evidence import DROPPED, EXIT_CODE, STOP, from_code, read_json, written_code
 from .inotify import Change, Folders
 
 #: Bytes per read at most, whatever is asked for.
@@ -46,6 +51,25 @@ class Evidence:
             return self.path(name, f"{stream}.log").stat().st_size
         return 0
 
+    def exits(self, executions: Sequence[Execution]) -> list[Execution]:
+        """Those whose main process has ended, with the exit that their script wrote. For when the keeper cannot say it."""
+        return [e for e in map(self._exited, executions) if e is not None]
+
+    def _exited(self, e: Execution) -> Execution | None:
+        """None: nothing is known that was not known before."""
+        if e.state != "running" or e.exit is not None or e.pid is None or e.start_ticks is None or processes.alive(e.pid, e.start_ticks):
+            return None
+        folder = str(self.folder / e.token.name)
+        code = written_code(folder)
+        if code is None:
+            return None
+        stop, ended = read_json(f"{folder}/{STOP}"), min(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, time.time())
+        exit_ = msgspec.convert({
+            **from_code(folder, code), "source": "script", "startedAt": e.started_at, "endedAt": max(ended, e.started_at or 0.0),
+            "stopReason": str(stop.get("reason")) if stop is not None and stop.get("signaled", True) else None,
+        }, ExitInfo)
+        return msgspec.structs.replace(e, exit=exit_)
+
     async def read(self, name: str, stream: str, offset: int, limit: int, wait_secs: float, is_over: Callable[[], bool]) -> Chunk:
         """Up to `limit` bytes of "stdout" or "stderr" from `offset`; where nothing is there yet, wait up to `wait_secs`.
 
@@ -83,7 +107,10 @@ class Evidence:
         except FileNotFoundError:
             return Chunk(b"", offset, offset, 0, over)
         try:
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            if status.st_nlink > 1:  # a hard link: it is somebody else's file, too
+                return Chunk(b"", offset, offset, 0, over)
+            size = status.st_size
             begin, data = _read_kept(fd, path, offset, limit)
         finally:
             os.close(fd)

@@ -184,7 +184,7 @@ class _Keeper:
         return {
             "is": "hello", "agent": self._config["agent"], "log": self._config.get("log"),
             "folder": self._layout.folder, "keeperPid": os.getpid(),
-            "cgroups": self._cgroups.state, "executions": [e.said() for e in self._jobs.known.values()],
+            "cgroups": self._cgroups.state, "pings": True, "executions": [e.said() for e in self._jobs.known.values()],
         }
 
     def _children_changed(self) -> None:

@@ -19,14 +19,17 @@ import tornado.netutil
 import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME, Decoder, Encoder, FrameError
+from ..protocol.handshake import HEADER, SiteHello, parsed
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.messages import Alive
 from ..runtime.log import Log
-from .backoff import LONGEST, LONGEST_REFUSED, Backoff, Outcome
+from .backoff import LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, Backoff, Outcome
 from .outbox import Outbox
 
 #: A try to dial takes at most so long, however slowly the other end answers.
 DIAL_SECS = 10.0
+#: Between two tries, the address is looked at this often.
+LOOK_SECS = 2.0
 #: One of so many failures is logged: this may go on for hours.
 SAY_EVERY = 60
 #: Answers of a supervisor that does not let us in.
@@ -69,6 +72,8 @@ class Link:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
         self._outbox = Outbox()
+        #: what the supervisor of the newest connection said of itself; None: nothing (it is of an earlier version)
+        self.site: SiteHello | None = None
 
     def send(self, message: Any) -> None:
         """Queue for the live connection; without one it is dropped. A queue that overflows ends the connection: a snapshot is cheaper."""
@@ -96,11 +101,22 @@ class Link:
                 begun = loop.time()
                 await self._serve(socket, pace)
                 pause = backoff.ended(loop.time() - begun, random.random())
-            await asyncio.sleep(pause)
+            if await self._has_new_address(pause):
+                backoff = Backoff()
+
+    async def _has_new_address(self, secs: float) -> bool:
+        """Wait so long, or until the supervisor has written where it is now: then it has been started again, or found this agent."""
+        loop = asyncio.get_running_loop()
+        until, before = loop.time() + secs, _stamp(self._file)
+        while (left := until - loop.time()) > 0:
+            await asyncio.sleep(min(left, LOOK_SECS))
+            if _stamp(self._file) != before:
+                return True
+        return False
 
     def _say_failure(self, backoff: Backoff, e: Exception) -> None:
         if backoff.failures % SAY_EVERY == 0:
-            longest = LONGEST_REFUSED if _outcome(e) == "refused" else LONGEST
+            longest = LONGEST_LATE if backoff.failures >= LATE else LONGEST_REFUSED if _outcome(e) == "refused" else LONGEST
             self._log("cannot reach the supervisor: {}; trying again every {:g} s and less", _brief(e), longest)
 
     async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, Pace]:
@@ -129,6 +145,7 @@ class Link:
         self._outbox.clear()
         self._outbox.put(self._alive)
         self._socket = socket
+        self.site = None if socket.headers is None else parsed(socket.headers.get(HEADER))
         loop = asyncio.get_running_loop()
         heart = Heartbeat(pace, loop.time(), ahead=random.random() * pace.interval / 2)
         socket.on_pong = lambda data: heart.heard()  # type: ignore[method-assign]
@@ -205,6 +222,14 @@ class _Through:
 
     def close(self) -> None:
         """There is nothing to give back."""
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _outcome(e: Exception) -> Outcome:

@@ -43,8 +43,10 @@ from ..runtime import crashpoints, processes
 from ..runtime.lag import LoopLag
 from ..runtime.log import Log, log_uncaught
 from . import answer, lib_copies, ports, run_files, run_listing
+from .backoff import AWAY_SECS, may_leave
 from .evidence import Evidence
 from .keeper_link import KeeperLink
+from .keeper_watch import KeeperWatch
 from .link import Link
 from .log_opening import opened
 from .login_env import TIMEOUT_SECS, LoginEnvironment, this_account
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
 TICK_SECS = 2.0
 #: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle agents.
 LOOK_SECS = 2.0
-#: An agent that has nothing to tell does not wait for a supervisor for ever.
-LONELY_SECS = 6 * 3600.0
 #: Readers served at once; one more is told to come back.
 MAX_READERS = 256
 #: Of these, so many read files of run directories at the same time.
@@ -106,9 +106,12 @@ class _Agent:
         self._starter: Starter
         self._workers: Workers
         self._apps: tuple[str, ...]
+        self._away_secs = AWAY_SECS
         self._reports: Reports
         self._samples: Samples
         self._paths = Paths(())
+        #: None: a keeper of an older version, which answers no pings
+        self._watch: KeeperWatch | None = None
         #: where runs are jobs of a batch scheduler's, not the keeper's
         self._batch: BatchTasks | None = None
         #: what the keeper said before there was anybody to hear it; None from then on
@@ -125,6 +128,7 @@ class _Agent:
         self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
         self._catch_up(hello["executions"])
         tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
+        tasks += [asyncio.create_task(self._watch.run())] if self._watch is not None else []
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in (*rest, *self._readers.values()):
             task.cancel()
@@ -156,12 +160,14 @@ class _Agent:
             Path(config["addressFile"]), str(self._key), config["token"], alive, self._log,
             on_up=self._up, on_message=self._received, on_down=self._down,
         )
+        self._away_secs = float(config.get("awaySecs", AWAY_SECS))
         self._apps = tuple(config.get("apps", ()))
         self._starter = Starter(self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed)
         self._workers = Workers(self._log, login, self._root, folder / "calls", self._apps, self._link.send)
         self._reports = Reports(self._evidence, self._link.send)
         self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
         self._paths = Paths(config.get("paths", ()))
+        self._watch = KeeperWatch.of(hello, self._log, self._keeper.send, self._link.send, self._look_for_exits)
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
         self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
@@ -181,11 +187,23 @@ class _Agent:
     def _up(self) -> None:
         self._away_since = None
         self._log("connected")
+        if self._link.site is not None and self._link.site.apps != self._apps:
+            self._use_apps(self._link.site.apps)
+        if self._watch is not None and self._watch.silent is not None:
+            self._link.send(self._watch.silent)
         self._do(self._session.connected(time.monotonic()))
         self._reports.again()
         self._samples.again()
         if self._batch is not None and (news := self._batch.news()) is not None:
             self._link.send(ClusterReport(news=news))
+
+    def _use_apps(self, also: tuple[str, ...]) -> None:
+        """The supervisor was started anew, with another list of apps than this agent was."""
+        self._log("apps.also is now: {}", ", ".join(also) or "empty")
+        self._apps = self._starter.apps = also
+        self._workers.renew(also)
+        if self._batch is not None:
+            self._batch.use_apps(also)
 
     def _down(self) -> None:
         self._away_since = time.monotonic()
@@ -209,7 +227,7 @@ class _Agent:
             self._reports.leave(execution.token)
             token, exit_ = execution.token, execution.exit
             self._log("cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}", token.jid,
-                      _short_run_op(str(token)), exit_.code, exit_.signal, exit_.source, **about(token))
+                      _short_run_op(token), exit_.code, exit_.signal, exit_.source, **about(token))
         self._do(self._session.learned([execution], time.monotonic()))
 
     def _keeper_said(self, said: dict[str, Any]) -> None:
@@ -217,25 +235,35 @@ class _Agent:
             if not self._hello.done():
                 self._hello.set_result(said)
             return
+        if self._watch is not None:
+            self._watch.heard(said)
+        if said["is"] == "pong":
+            return
         if self._early is not None:
             self._early.append(said)
             return
+        token, exit_ = parse_token(said["token"]), said.get("exit")
         if said["is"] == "ended":
-            self._reports.leave(parse_token(said["token"]))
-            self._samples.leave(parse_token(said["token"]))
-            exit_ = said.get("exit") or {}
-            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state=ended code={} signal={} source={}",
-                      said["token"].split("/")[0], _short_run_op(said["token"]), said.get("runDir"), exit_.get("code"),
-                      exit_.get("signal"), exit_.get("source"), **about(parse_token(said["token"])))
+            self._reports.leave(token)
+            self._samples.leave(token)
+        if exit_ is not None:
+            state = "ended" if said["is"] == "ended" else "ending"
+            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}", token.jid,
+                      _short_run_op(token), said.get("runDir"), state, exit_.get("code"), exit_.get("signal"), exit_.get("source"),
+                      **about(token))
             self._held.pop(said["name"], None)
         else:
-            self._reports.follow(parse_token(said["token"]))
-            self._samples.follow(parse_token(said["token"]), said["pid"], said["startTicks"], said["elapsed"])
+            self._reports.follow(token)
+            self._samples.follow(token, said["pid"], said["startTicks"], said["elapsed"])
             if self._busy():
                 self._held[said["name"]] = said
                 asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
                 return
         self._do(self._session.keeper_said(said, time.monotonic()))
+
+    def _look_for_exits(self) -> None:
+        """Of executions, as they wrote them down: their keeper is silent."""
+        self._do(self._session.learned(self._evidence.exits(self._session.executions()), time.monotonic()))
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
         """What the keeper has, and what it has said since it said so."""
@@ -270,8 +298,10 @@ class _Agent:
             await asyncio.sleep(TICK_SECS)
             now = time.monotonic()
             self._do(self._session.tick(now))
-            if self._away_since is not None and now - self._away_since > LONELY_SECS and not self._session.executions():
-                self._do([Quit(f"no supervisor for {LONELY_SECS:g} s, and nothing to tell one", stop_jobs=False)])
+            away = 0.0 if self._away_since is None or self._quitting is not None else now - self._away_since
+            if may_leave(away, self._away_secs, self._session.executions()):
+                self._do([Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)])
+
 
     # ---- out
 
@@ -388,5 +418,5 @@ class _Agent:
         self._link.send(answer.message(op, outcome))
 
 
-def _short_run_op(token: str) -> str:
-    return short_op(op_id(parse_token(token), "run"))
+def _short_run_op(token: Token) -> str:
+    return short_op(op_id(token, "run"))

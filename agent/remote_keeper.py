@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
 
 LOG = "job_agent.log"
+#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+_AGENT_TITLE = b"jobscribe agent "
 #: So much of a log is shown.
 _LOG_BYTES = 1 << 20
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
@@ -152,7 +154,8 @@ def find(request: Request) -> dict[str, Any]:
         return {"state": "unknown", "detail": "its handle does not say which process it is"}
     if handle.get("bootId") == processes.boot_id() and processes.alive(handle["pid"], handle["startTicks"]):
         _freshened(folder, request)
-        return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}"}
+        woken = processes.wake(handle["pid"], handle["startTicks"], _AGENT_TITLE)
+        return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}{woken}"}
     seen = leases.newest(f"{folder}/lease")
     if seen is None or not seen.is_of(handle):
         return {"state": "gone", "detail": "its keeper has left, and another one may have come"}
@@ -187,6 +190,7 @@ def stop(request: Request) -> dict[str, Any]:
         return {}
     if handle.get("bootId") == processes.boot_id() and processes.alive(pid, ticks):
         processes.send_signal(pid, ticks, signal.SIGTERM)
+        processes.send_signal(pid, ticks, signal.SIGCONT)  # a stopped keeper does not act on it
         if not _gone(pid, ticks, grace + 5):
             processes.send_signal(pid, ticks, signal.SIGKILL)
             _gone(pid, ticks, _KILLED_SECS)

@@ -1,5 +1,7 @@
 """Reading the files of a run directory: regular files only, never through a symbolic link, never out of it.
 
+A file that has another name outside of the run directory (a hard link) is not of the run, whoever may read it there.
+
 Every component is opened relative to the one before it, so nothing that a job renames meanwhile leads elsewhere. What is asked
 for is opened without any effect first (O_PATH), so that asking for a pipe or a device does nothing to it.
 """
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..protocol.errors import Refusal
+from ..runtime.hard_links import all_below
 
 #: Our own folder in a run directory: it leads to evidence, which has its own reader.
 OWN = ".jobscribe"
@@ -49,18 +52,21 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
 def opened(run_dir: str, name: str) -> Iterator[int]:
     """A descriptor of this regular file, for as long as the block lasts. Raises Refusal."""
     parts = checked(name)
-    fd = open_run_dir(run_dir)
+    top = open_run_dir(run_dir)
+    fd = os.dup(top)
     try:
         for i, part in enumerate(parts[:-1]):
             fd = _replaced(fd, _open(part, _FOLDER, fd, "/".join(parts[: i + 1])))
         fd = _replaced(fd, _open(parts[-1], _LOOK, fd, name))
         _check_kind(fd, name)
+        _check_names(top, fd, name)
         fd = _replaced(fd, _open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC, None, name))
         yield fd
     except OSError as e:
         raise _said(e, name) from e
     finally:
         os.close(fd)
+        os.close(top)
 
 
 def read_all(fd: int, offset: int, limit: int) -> bytes:
@@ -127,6 +133,12 @@ def _check_kind(fd: int, name: str) -> None:
     if stat.S_ISDIR(mode):
         raise Refusal("notFound", f"{_shown(name)} is a folder; a file in it can be read by its name")
     raise Refusal("notFound", f"{_shown(name)} is no regular file")
+
+
+def _check_names(top: int, fd: int, name: str) -> None:
+    if not all_below(top, os.fstat(fd)):
+        what = f"{_shown(name)} has another name outside of the run directory (a hard link), so it is not served"
+        raise Refusal("forbidden", f"{what}; let the run copy the file (cp) instead of linking it (ln, cp -l)")
 
 
 def _said(error: OSError, name: str) -> Refusal:

@@ -224,7 +224,7 @@ class Session:
         return self._snapshot(mono) if self._up else []
 
     def keeper_said(self, said: dict[str, Any], mono: float) -> list[Output]:
-        """`started` or `ended`, with the execution."""
+        """`started` or `ended`, with the execution. One that is `running` and has an exit is ending (see messages.Execution)."""
         return self.learned([_execution(said)], mono)
 
     def learned(self, executions: Sequence[Execution], mono: float) -> list[Output]:
@@ -275,7 +275,7 @@ class Session:
 
     def _now(self, known: _Known, mono: float) -> Execution:
         e = known.execution
-        if e.state != "running" or e.elapsed_secs is None:
+        if e.state != "running" or e.elapsed_secs is None or e.ending:
             return e
         return msgspec.structs.replace(e, elapsed_secs=e.elapsed_secs + mono - known.seen)
 

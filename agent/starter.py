@@ -26,7 +26,7 @@ class Starter:
         self, evidence: Evidence, login: LoginEnvironment, apps: tuple[str, ...], log: Log, send: Callable[[dict[str, Any]], None],
         failed: Failed,
     ) -> None:
-        self._evidence, self._login, self._apps, self._log, self._send, self._failed = evidence, login, apps, log, send, failed
+        self._evidence, self._login, self.apps, self._log, self._send, self._failed = evidence, login, apps, log, send, failed
         self._later: set[asyncio.Task[None]] = set()
         #: what the tasks of a gang share, as lines of a script: they come one after the other
         self._shared: tuple[Shared | None, str] = (None, "")
@@ -73,7 +73,7 @@ class Starter:
         order: dict[str, Any] = {}
         evidence = self._evidence.folder / token.name
         if spec.app is not None:
-            order["input"] = job_input.text(spec.app, spec.run_dir, self._apps)
+            order["input"] = job_input.text(spec.app, spec.run_dir, self.apps)
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
         if shared is not None:
             order["job"] = shared.job

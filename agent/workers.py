@@ -46,13 +46,14 @@ _CANCELED = Outcome(sentence="canceled")
 
 
 class _Work:
-    """One call on its way. verdict: why it is being stopped."""
+    """One call on its way. verdict: why it is being stopped. again: it begins a second time."""
 
-    __slots__ = ("backstop", "call", "deadline", "fork", "heard", "printed", "printed_bytes", "sending", "since", "verdict")
+    __slots__ = ("again", "backstop", "call", "deadline", "fork", "heard", "printed", "printed_bytes", "sending", "since", "verdict")
 
     def __init__(self, call: Call, since: float, deadline: asyncio.TimerHandle) -> None:
         self.call, self.since, self.deadline = call, since, deadline
         self.fork: Fork | None = None
+        self.again = False
         self.heard = bytearray()
         self.printed = bytearray()
         self.printed_bytes = 0
@@ -78,6 +79,7 @@ class Workers:
         self._busy: dict[int, _Work] = {}
         self._spares: deque[Fork] = deque()
         self._ordered = 0
+        self._stale = False
         self._link: WorkerLink | None = None
         self._starting: asyncio.Task[None] | None = None
         self._proven = False
@@ -105,6 +107,12 @@ class Workers:
         """Stop it. There is no answer; a call that is not known (any more) is none."""
         self._stop(op_id, _CANCELED)
 
+    def renew(self, also: tuple[str, ...]) -> None:
+        """Import apps anew, with this list of them, as soon as no call is under way; calls that have not begun wait for that."""
+        self._also = also
+        self._stale = self._stale or self._link is not None or self._starting is not None
+        self._advance()
+
     def close(self) -> None:
         """End the worker process and with it every call. Nothing is answered."""
         if self._starting is not None:
@@ -127,6 +135,10 @@ class Workers:
 
     def _advance(self) -> None:
         """Begin what can begin, and have as many forks made as will be needed."""
+        if self._stale:
+            if self._link is not None and not self._busy:
+                self._link.kill()  # its end begins the next one
+            return
         while self._queue and self._spares and len(self._busy) < self._at_once:
             self._begin(self._queue.popleft(), self._spares.popleft())
         if self._link is not None:
@@ -184,8 +196,11 @@ class Workers:
 
     def _ended(self, how: str) -> None:
         """The worker process is dead, and its forks with it."""
-        self._log("the worker process ended: {}", how)
-        self._link = None
+        self._log("the worker process ended: {}", "it had apps as they were before" if self._stale else how)
+        self._link, was_stale, self._stale = None, self._stale, False
+        if was_stale:
+            self._fatal.clear()
+            self._last_load = set()
         if self._loading is not None:  # perhaps it died of that; it is not asked for again
             self._loading.cancel()
             self._loading = None
@@ -197,7 +212,7 @@ class Workers:
             if work.call.op_id in self._works:
                 sentence = f"the worker process ended ({how}) before {what(work.call)} was answered"
                 self._finish(work, work.verdict or Outcome("agentUnavailable", sentence))
-        if not self._proven:
+        if not self._proven and not was_stale:
             self._give_up(f"the worker process ended ({how}) before it could do anything; the agent's log has more")
         self._advance()
 
@@ -248,10 +263,20 @@ class Workers:
         except msgspec.DecodeError:
             self._stop(work.call.op_id, garbage(work.call))
             return
+        if outcome.outdated and work.verdict is None and not work.again:
+            self._again(work)
+            return
         self._finish(work, work.verdict or outcome)
         if outcome.imported or outcome.loaded:
             self._load(work.call.simulation_type, outcome)
         self._advance()
+
+    def _again(self, work: _Work) -> None:
+        """Its app was changed on disk since the worker process imported it."""
+        work.again, work.heard = True, bytearray()
+        self._let_go(work)
+        self._queue.appendleft(work)
+        self.renew(self._also)
 
     def _printing(self, work: _Work) -> None:
         """The call prints. The first bytes are kept, the rest is thrown away, and who does not stop is stopped."""

@@ -7,6 +7,7 @@ sentence, and whoever asked for it finds the cause in `__cause__`, for the log.
 import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +37,14 @@ def load(name: str, also: Sequence[str] = ()) -> App:
     Raises Refusal: `unknownApp`, which names those there are; `appFailed` where it cannot be imported, or is none.
     """
     return _load(name, tuple(also))
+
+
+def sources(name: str, also: Sequence[str] = ()) -> tuple[str, ...]:
+    """Files of the package that this app is in, as far as they have been imported here. Raises Refusal("badConfig")."""
+    target = _listed(also).get(name) or BUILT_IN.get(name) or _offered().get(name, "")
+    top = target.partition(":")[0].strip().partition(".")[0]
+    found = (getattr(m, "__file__", None) for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}."))
+    return tuple(file for file in found if file)
 
 
 def digest(app: App, model_name: str, data: Data, lib: Path | Mapping[str, str] | None = None) -> str:

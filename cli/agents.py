@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ..client.errors import ClientError
 from .names import is_whole, whole
 from .quantities import moment
 from .session import command, session
@@ -13,6 +14,8 @@ _HEADS = ("AGENT", "ID", "PHASE", "HOST", "SINCE", "VERSION", "JOBS", "LOG")
 NEWEST_BYTES = 4096
 #: How often (seconds) a log is looked at that is followed.
 LOOK_SECS = 1.0
+#: An agent that was told to end has so long (seconds); a longer wait than TELL_SECS is told.
+STOP_SECS, TELL_SECS = 60.0, 2.0
 
 
 @command(name="list")
@@ -64,6 +67,59 @@ def agent_logs(
         shown = reading.go_on()
         if follow and not shown:
             time.sleep(LOOK_SECS)
+
+
+@command(name="stop")
+@click.argument("names", metavar="[AGENT]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All of your agents.")
+@click.option("--all-users", is_flag=True, help="Agents of other users, too.")
+def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> None:
+    """End agents that have no runs, and their keepers; return when they are gone.
+
+    An agent that has runs is left alone, and the exit code is 1.
+
+    Agents outlive the supervisor, so stop them before you stop it for good. The next run of a user starts an agent again.
+    """
+    if bool(names) == everything:
+        raise click.UsageError("name agents, or give --all")
+    s = session()
+    operating = s.client().operating
+    mine = None if all_users else s.client().uid
+    refused: list[dict[str, str]] = []
+    stopping: list[str] = []
+    for name in names or [r["agent"] for r in operating.agents(all_users=all_users) if r["phase"] in ("up", "leaving")]:
+        try:
+            stopping.append(operating.agent_stop(name, uid=mine))
+        except ClientError as e:
+            if e.code not in ("agentBusy", "agentUnavailable", "notFound"):
+                raise
+            refused.append({"agent": name, "code": e.code, "error": e.sentence})
+    left = _until_gone(s, stopping)
+    refused += [{"agent": a, "code": "deadline", "error": f"{a} has not ended within {STOP_SECS:g} s"} for a in left]
+    gone = [a for a in stopping if a not in left]
+    if s.screen.json:
+        s.screen.value("jobscribe.agent.stop/1", {"stopped": gone, "refused": refused})
+    for agent in gone:
+        s.screen.say(f"{agent} has ended")
+    for one in refused:
+        s.screen.say(one["error"])
+    if refused:
+        raise SystemExit(1)
+
+
+def _until_gone(s: Any, agents: list[str]) -> list[str]:
+    """Those of these that are still there when the time is over."""
+    deadline, told = time.monotonic() + STOP_SECS, time.monotonic() + TELL_SECS
+    left = list(agents)
+    while left and time.monotonic() < deadline:
+        there = {r["agent"] for r in s.client().operating.agents(all_users=True) if r["phase"] != "absent"}
+        left = [a for a in left if a in there]
+        if left and time.monotonic() >= told:
+            s.screen.say(f"waiting until {', '.join(left)} has ended")
+            told = deadline
+        if left:
+            time.sleep(LOOK_SECS / 5)
+    return left
 
 
 class _Reading:

@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from ..client.address import in_root
+from ..client.errors import ClientError
 from ..protocol.errors import Refusal
 from ..service.safety import is_loopback
 from ..service.settings import Settings
@@ -25,6 +28,8 @@ LONGEST_PAUSE_SECS = 10.0
 #: Who lived so long has earned a quick restart.
 LIVED_SECS = 60.0
 STOP_SECS = 5.0
+#: The front end of a supervisor that was killed leaves its port within this time.
+LEAVES_SECS = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +42,7 @@ class FrontDoor:
         if not is_loopback(ip):
             raise Refusal("unsafe", f"server.ip is {ip}: 'jobscribe up' lets everybody sign in, and so stays on loopback")
         self._root, self._options, self._file = settings.root, options, file
-        self._listening: socket.socket = bound(ip, settings.server.port)
+        self._listening: socket.socket = bound(ip, settings.server.port) if settings.server.port else _same_or_free(settings.root, ip)
         self.url = url_of(ip, self._listening)
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -99,3 +104,23 @@ class FrontDoor:
             except BrokenPipeError:
                 return child, False
             return child, said.read(1) == b"1"
+
+
+def _same_or_free(root: str, ip: str) -> socket.socket:
+    """A listening socket on the port of the previous start, so that open pages reach the site again; on any free port if it is taken."""
+    try:
+        before = in_root(root)()
+        url = urlsplit(before.front or "")
+        port = url.port if url.hostname == ip else None
+    except (ClientError, ValueError):
+        port = None
+    if not port:
+        return bound(ip, 0)
+    until = time.monotonic() + (0.0 if before.pid and os.path.exists(f"/proc/{before.pid}") else LEAVES_SECS)
+    while True:
+        try:
+            return bound(ip, port)
+        except Refusal:
+            if time.monotonic() >= until:
+                return bound(ip, 0)
+            time.sleep(0.05)

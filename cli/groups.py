@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "run", "Submit a command, follow its output, exit with its code."),
     "job": ("", "job", "Submit, watch and steer jobs."),
     "login": ("login", "login", "Sign in to a cluster, so that runs can go there as yourself."),
+    "logout": ("login", "logout", "Sign out of a cluster; jobs that Slurm has go on."),
     "trace": ("tracing", "trace", "Show the whole way of a job, op or request."),
     "explain-exit": ("explain", "explain_exit", "Explain an exit code, a signal, or a cause."),
     "health": ("health", "health", "Say whether all is well with the supervisor, and if not, what to do."),
@@ -65,6 +66,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "agent": {
         "list": ("agents", "list_agents", "Show your agents: how each stands, its jobs, where its log lies."),
         "logs": ("agents", "agent_logs", "Print the log of an agent, or of its keeper."),
+        "stop": ("agents", "stop_agents", "End agents that have no runs, and their keepers."),
     },
     "cluster": {
         "list": ("cluster", "list_clusters", "Show the clusters: defaults, limits, partitions."),

@@ -1,4 +1,4 @@
-"""`jobscribe login`: sign in to a cluster. What is typed is sent once and kept nowhere."""
+"""`jobscribe login` and `logout`: sign in to a cluster, and out again. What is typed is sent once and kept nowhere."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ _OPENSSH = b"openssh-key-v1\0"
 def login(cluster: str | None, user: str | None, password_stdin: bool, key: str | None, certificate: str | None) -> None:
     """Sign in to CLUSTER (default: the first one), so that your runs can go there as yourself. Runs that wait for it go on.
 
-    It lasts until you are signed out there or the supervisor is started anew; jobs of yours go on in any case. A wrong answer is sent once
+    It lasts until 'jobscribe logout', or until the supervisor is started anew; jobs of yours go on in any case. A wrong answer is sent once
     and never repeated: several of them may lock an account. Of a key with a passphrase, --password-stdin takes that from the first line.
     """
     if certificate and not key:
@@ -32,13 +32,40 @@ def login(cluster: str | None, user: str | None, password_stdin: bool, key: str 
     s = session()
     client = s.client()
     there = client.sign_in_status(cluster)
-    if not there["ready"]:
+    was_in = there["ready"]
+    if was_in and user is not None:
+        there = client.sign_in(user, cluster=there["cluster"])  # refused where it is somebody else
+    elif not was_in:
         given = credentials(s, there["host"], user, password_stdin, key, certificate)
         there = client.sign_in(given.pop("username") or "", cluster=there["cluster"], **given)
     if s.screen.json:
         s.screen.value("jobscribe.login/1", {k: there.get(k) for k in ("cluster", "host", "user", "ready")})
     else:
-        s.screen.say(f"signed in to {there['cluster']}" + (f" as {there['user']}" if there.get("user") else ""))
+        already = "already " if was_in else ""
+        s.screen.say(f"{already}signed in to {there['cluster']}" + (f" as {there['user']}" if there.get("user") else ""))
+
+
+@command()
+@click.argument("cluster", required=False)
+def logout(cluster: str | None) -> None:
+    """Sign out of CLUSTER (default: the first one): your agent there ends, and the connection with it. Jobs that Slurm has go on.
+
+    What becomes of these jobs is known again after the next sign-in; runs that Slurm does not have yet wait for it.
+    """
+    s = session()
+    said = s.client().sign_out(cluster)
+    if s.screen.json:
+        s.screen.value("jobscribe.logout/1", {k: said.get(k) for k in ("cluster", "host", "user", "signedOut", "agentEnded", "runs")})
+        return
+    name = said["cluster"]
+    if said["signedOut"]:
+        s.screen.say(f"signed out of {name}" + (f" as {said['user']}" if said.get("user") else ""))
+    else:
+        s.screen.say(f"nobody was signed in to {name}")
+    if not said["agentEnded"]:
+        s.screen.say(f"your agent on {said['host']} cannot be reached, and may still be there; without a supervisor it ends by itself")
+    if said["runs"]:
+        s.screen.say(f"{said['runs']} of your runs go on there; 'jobscribe login {name}' shows again how they are")
 
 
 def credentials(

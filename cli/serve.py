@@ -31,7 +31,9 @@ _PASSES = ("rootBusy", "portTaken")
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed([
-        click.option("--port", type=click.IntRange(0, 65535), help="Port of the address that is printed; 0 takes a free one."),
+        click.option("--port", type=click.IntRange(0, 65535), help=(
+            "Port of the address that is printed; 0 takes a free one (`up`: that of its previous start, if it is free)."
+        )),
         click.option("--ip", metavar="IP", help="The address itself."),
         click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist."),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any setting, by its name in `jobscribe config show`."),

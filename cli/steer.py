@@ -22,7 +22,7 @@ TIMED_OUT = 124
 @click.option("--indices", metavar="0-9,20", help="With --group: only these.")
 @click.option("--status", type=click.Choice(["pending", "running"]), help="With --group: only those that are as yet so.")
 def cancel(names: tuple[str, ...], reason: str, group: bool, indices: str | None, status: str | None) -> None:
-    """Cancel jobs. What is canceled stays canceled; a job that is over is left as it is.
+    """Cancel jobs. What is canceled stays canceled; a job that is over, or whose command has ended, is left as it is.
 
     One that has failed and is only kept for debugging ends with the exit that it had.
     """
@@ -48,6 +48,8 @@ def _was_over(state: "RunState") -> str:
     """Why a run that was canceled is not called so."""
     if state.state in ("canceled", "pending", "running", "missing"):
         return ""
+    if state.raw.get("lateStop") is not None:
+        return " (its command had ended before it was canceled: the result is its own)"
     if state.state == "error" and state.raw.get("roles") is not None:
         return " (it had failed before it was canceled, and ended with the exit that it had)"
     return " (it was over before)"

@@ -171,16 +171,24 @@ class AsyncClient:
         """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
 
         Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
-        `tooManyRequests` (its `more` says `waitSecs`).
+        `signedInAlready` (under another name: sign out first), `tooManyRequests` (its `more` says `waitSecs`).
         """
         secrets = {
             "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
         }
         there = await self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
-        if there.get("ready"):
+        if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, username)):
             return {**there, "loginSuccess": True}
+        secrets = {} if there.get("ready") else secrets  # it is refused, and needs no secret for that
         call = requests.sbatch_login(await self.uid(), cluster, username, secrets)
         return requests.object_of((await self._connection.call_once(call)).body)
+
+    async def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
+        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the first one); the agent there ends.
+
+        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again after the next sign-in.
+        """
+        return await self._object(requests.sbatch_logout(await self.uid(), cluster))
 
     async def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
         """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""

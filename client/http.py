@@ -152,7 +152,7 @@ class Client:
             self._connection.pause(short if end is None else max(0.0, min(short, end - time.monotonic())))
 
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
-        """Cancel the run; final once this returns. Repeating it is harmless."""
+        """Cancel the run; final once this returns. One whose command has ended keeps its own result. Repeating it is harmless."""
         return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
 
     def release(self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None) -> RunState:
@@ -247,15 +247,23 @@ class Client:
         """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
 
         Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
-        `tooManyRequests` (its `more` says `waitSecs`).
+        `signedInAlready` (under another name: sign out first), `tooManyRequests` (its `more` says `waitSecs`).
         """
         secrets = {
             "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
         }
         there = self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
-        if there.get("ready"):
+        if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, username)):
             return {**there, "loginSuccess": True}
+        secrets = {} if there.get("ready") else secrets  # it is refused, and needs no secret for that
         return requests.object_of(self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets)))
+
+    def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
+        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the first one); the agent there ends.
+
+        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again after the next sign-in.
+        """
+        return self._object(requests.sbatch_logout(self.uid, cluster))
 
     def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
         """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""

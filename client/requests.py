@@ -12,9 +12,10 @@ import msgspec
 from ..protocol.errors import CODES
 from ..protocol.requests import (
     AgentList, AgentLogs,
+    AgentStop,
     BeginSession, CallRequest, ClusterList, GlobalResources, GroupCancel, JobGroup, JobList, JobLog, JobMetrics, JobStory, JobTasks,
     RunArray, RunCancel, RunDescription, RunFile, RunFiles, RunMany, RunPlan, RunRelease, RunSimulation, RunSpec, RunStatusRequest,
-    SbatchLogin, SbatchLoginStatus, Trace,
+    SbatchLogin, SbatchLoginStatus, SbatchLogout, Trace,
 )
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
@@ -196,6 +197,11 @@ def sbatch_login(uid: str, cluster: str | None, username: str, secrets: Mapping[
         raise bad_request(f"this is not what one signs in with: {place} does not have its form") from None
 
 
+def sbatch_logout(uid: str, cluster: str | None) -> Call:
+    """Raises ClientError("badRequest") where something does not have its shape."""
+    return _post("sbatch-logout", _shaped({"uid": uid, "cluster": cluster}, SbatchLogout), SIGN_IN_SECS)
+
+
 def clusters(uid: str) -> Call:
     return _post("clusters", ClusterList(uid=uid))
 
@@ -211,6 +217,10 @@ def apps() -> Call:
 
 def agents(uid: str | None) -> Call:
     return _post("agents", AgentList(uid=uid))
+
+
+def agent_stop(agent: str, uid: str | None) -> Call:
+    return _post("agent-stop", AgentStop(agent=agent, uid=uid))
 
 
 def agent_logs(agent: str, uid: str | None, part: Any, previous: bool, offset: int, tail: int) -> Call:

@@ -101,6 +101,29 @@ class StopRequested(_Event, frozen=True, kw_only=True, tag="StopRequested"):
     req_id: str | None = None
 
 
+class TaskExited(_Event, frozen=True, kw_only=True, tag="TaskExited"):
+    """The command's own exit is known, and something of the execution is still there. At most once for each token.
+
+    From here on its time limit is not counted. exit: as far as it is known; TaskEnded has all of it.
+    """
+
+    token: Token
+    exit: ExitInfo
+
+
+class LateStopRequested(_Event, frozen=True, kw_only=True, tag="LateStopRequested"):
+    """Somebody wanted the run to end when the commands of all its live tasks had exited. At most once for each run.
+
+    It does not change the result; no other attempt follows.
+    """
+
+    serial: int
+    reason: str
+    by: str
+    note: str = ""
+    req_id: str | None = None
+
+
 class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
     """It failed, nothing of it runs any more, and it keeps what it holds for `secs`, so that somebody can look at it."""
 
@@ -276,8 +299,8 @@ class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
 
 
 JobEvent = (
-    RunRequested | DependencyEnded | TaskPlaced | TaskSubmitted | TaskStarted | StopRequested | TaskHeld | TaskEnded | AttemptDecided
-    | AttemptEnded | RunEnded | RunPurged | JobFolded
+    RunRequested | DependencyEnded | TaskPlaced | TaskSubmitted | TaskStarted | StopRequested | LateStopRequested | TaskExited | TaskHeld
+    | TaskEnded | AttemptDecided | AttemptEnded | RunEnded | RunPurged | JobFolded
 )
 AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone | AgentFolded
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
@@ -287,7 +310,7 @@ Event = JobEvent | AgentEvent | SystemEvent
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
 #: Schema version written for each event type; absent means 1.
-VERSIONS: dict[str, int] = {"JobFolded": 3}
+VERSIONS: dict[str, int] = {"JobFolded": 4}
 
 
 def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
@@ -303,9 +326,14 @@ def _without_batch(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
+def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
+    """No stop was kept that came after the exits of all tasks: the new fields have their defaults."""
+    return event
+
+
 #: (type, version) -> function from the JSON object of that version to the object of the next.
 UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
-    ("JobFolded", 1): _with_driver, ("JobFolded", 2): _without_batch,
+    ("JobFolded", 1): _with_driver, ("JobFolded", 2): _without_batch, ("JobFolded", 3): _without_late_stop,
 }
 
 SYSTEM = "system"

@@ -77,7 +77,7 @@ def trimmed(job: Job, history: int) -> Job:
     run = job.run
     if run is not None and run.status == PURGED:
         spec = msgspec.structs.replace(run.spec, command=(), data=None, env={}, wrap=(), sim_name=None, roles=(), after=())
-        run = msgspec.structs.replace(run, spec=spec, attempts=(), stop=None, error=None if run.error is None else NOT_KEPT)
+        run = msgspec.structs.replace(run, spec=spec, attempts=(), stop=None, late_stop=None, error=None if run.error is None else NOT_KEPT)
         history = 0
     dropped = max(0, len(job.history) - history)
     return msgspec.structs.replace(job, run=run, history=job.history[dropped:], history_dropped=job.history_dropped + dropped)

@@ -4,10 +4,12 @@
 nothing but its own place in history. Values are frozen; a change is a new value.
 """
 
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
+from ..protocol.diagnosis import Diagnosis
+from ..protocol.exits import ExitInfo
 from ..protocol.ids import Token
 from ..protocol.status import CANCELED, PENDING, PURGED, RUNNING
 from .events import (
@@ -16,11 +18,13 @@ from .events import (
     DependencyEnded,
     JobEvent,
     JobFolded,
+    LateStopRequested,
     RunEnded,
     RunPurged,
     RunRequested,
     StopRequested,
     TaskEnded,
+    TaskExited,
     TaskHeld,
     TaskPlaced,
     TaskStarted,
@@ -51,16 +55,21 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case DependencyEnded():
             return _with_run(job, event.serial, lambda run: _dependency_ended(run, event))
         case TaskSubmitted():
-            return _submitted(job, event)
+            return _change_task_of(job, event.token, batch=event.batch)
         case TaskStarted():
             return _started(job, event)
         case StopRequested():
             stop = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=event.grace_secs, note=event.note)
             return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop))
+        case LateStopRequested():
+            late = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=0.0, note=event.note)
+            return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, late_stop=run.late_stop or late))
+        case TaskExited():
+            return _change_task_of(job, event.token, exited=event.exit)
         case TaskHeld():
             held = Held(at=event.at, secs=event.secs, mono=event.mono, boot_id=event.boot_id)
             return _with_run(job, event.token.serial, lambda run: _change_task(
-                run, event.token, exit=event.exit, diagnosis=event.diagnosis, held=held,
+                run, event.token, exit=event.exit, diagnosis=event.diagnosis, held=held, exited=None,
             ))
         case TaskEnded():
             return _ended(job, event)
@@ -71,7 +80,7 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case RunEnded():
             return _with_run(job, event.serial, lambda run: _run_ended(run, event))
         case RunPurged():
-            return _with_run(job, event.serial, lambda run: run if run.busy else msgspec.structs.replace(run, status=PURGED))
+            return _with_run(job, event.serial, lambda run: run if run.busy else _purged(run))
         case _:
             assert_never(event)
 
@@ -109,6 +118,28 @@ def _past(run: Run) -> PastRun:
         job_run_mode=run.spec.job_run_mode, exit_code=e.code if e else None, exit_signal=e.signal if e else None,
         live_tasks=(live := run.live_tasks), roles=run.spec.roles if live else (), at_once=run.spec.at_once if live else None,
     )
+
+
+def _purged(run: Run) -> Run:
+    """With its files goes what is quoted from them; how it ended stays."""
+    attempts = tuple(msgspec.structs.replace(a, tasks=tuple(map(_unquoted, a.tasks))) for a in run.attempts)
+    return msgspec.structs.replace(run, status=PURGED, attempts=attempts)
+
+
+def _unquoted(task: Task) -> Task:
+    return task if task.exit is None else msgspec.structs.replace(task, **_without_words(task.exit, task.diagnosis))
+
+
+def without_words(event: TaskEnded | TaskHeld) -> TaskEnded | TaskHeld:
+    """The event of a run that was purged since, as it may be shown."""
+    return msgspec.structs.replace(event, **_without_words(event.exit, event.diagnosis))
+
+
+def _without_words(exit_: ExitInfo, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    return {
+        "exit": msgspec.structs.replace(exit_, termination_message=None, last_lines=None),
+        "diagnosis": None if diagnosis is None else msgspec.structs.replace(diagnosis, matched=None, excerpt=None),
+    }
 
 
 def _dependency_ended(run: Run, e: DependencyEnded) -> Run:
@@ -152,10 +183,11 @@ def _change_task(run: Run, token: Token, **fields: object) -> Run:
     return _change_attempt(run, token.attempt, changed)
 
 
-def _submitted(job: Job, e: TaskSubmitted) -> Job:
-    if job.run is not None and job.run.serial == e.token.serial:
-        return msgspec.structs.replace(job, run=_change_task(job.run, e.token, batch=e.batch))
-    return _change_past(job, e.token, batch=e.batch)
+def _change_task_of(job: Job, token: Token, **fields: object) -> Job:
+    """A task of the current run, or of an earlier one that still lives."""
+    if job.run is not None and job.run.serial == token.serial:
+        return msgspec.structs.replace(job, run=_change_task(job.run, token, **fields))
+    return _change_past(job, token, **fields)
 
 
 def _change_past(job: Job, token: Token, **fields: object) -> Job:
@@ -180,7 +212,7 @@ def _started(job: Job, e: TaskStarted) -> Job:
 def _ended(job: Job, e: TaskEnded) -> Job:
     if job.run is not None and job.run.serial == e.token.serial:
         started = e.exit.started_at if e.exit.source != "start" else None
-        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis)
+        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis, exited=None)
         return msgspec.structs.replace(job, run=msgspec.structs.replace(run, started_at=run.started_at or started))
     return msgspec.structs.replace(job, history=tuple(
         _past_ended(p, e.token) if p.serial == e.token.serial else p for p in job.history

@@ -19,6 +19,7 @@ from .events import (
     AgentStarted,
     Event,
     JobFolded,
+    LateStopRequested,
     RunRequested,
     StopRequested,
     TaskEnded,
@@ -37,7 +38,8 @@ BATCH = 5000
 #: A container's name that is longer was given by nobody.
 LONGEST = 256
 _TYPES = (
-    "RunRequested", "StopRequested", "TaskPlaced", "TaskSubmitted", "TaskHeld", "TaskEnded", "JobFolded", "AgentStarted", "AgentFolded",
+    "RunRequested", "StopRequested", "LateStopRequested", "TaskPlaced", "TaskSubmitted", "TaskHeld", "TaskEnded", "JobFolded",
+    "AgentStarted", "AgentFolded",
 )
 _THERE = "SELECT 1 FROM names WHERE name = ? AND what = ? AND stream = ?"
 _AMONG = ", ".join(f"'{t}'" for t in _TYPES)
@@ -50,7 +52,7 @@ def names_of(stream: str, event: Event) -> list[Name]:
 
 def _named(event: Event) -> list[tuple[str, str | None]]:
     match event:
-        case RunRequested() | StopRequested():
+        case RunRequested() | StopRequested() | LateStopRequested():
             return [("request", event.req_id)]
         case TaskPlaced():
             return [("op", event.op_id)]

@@ -12,7 +12,7 @@ from ..protocol.batch import BatchState
 from ..protocol.ids import split_jid
 from ..protocol.requests import RunSpec
 from ..protocol.status import PURGED, RUNNING
-from .state import Attempt, Job, PastRun, Run, Task
+from .state import Attempt, Job, PastRun, Run, Stop, Task
 from .usage import result_usage
 
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -42,7 +42,8 @@ def _run(run: Run) -> dict[str, Any]:
     diagnosis = run.diagnosis
     state, message = _what(run)
     report = (run.exit.report if run.exit else None) or {}
-    return _said({}, _batch(run)) | {
+    late = {} if run.late_stop is None else {"lateStop": _stop(run.late_stop)}
+    return _said(late, _batch(run)) | {
         "alert": report.get("alert"), "attempts": [attempt(a, spec) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
         "computeJobEnd": run.ended_at, "computeJobHash": spec.compute_job_hash, "computeJobQueued": run.queued_at,
         "computeJobSerial": run.serial, "computeJobStart": run.started_at,
@@ -51,7 +52,7 @@ def _run(run: Run) -> dict[str, Any]:
         "error": run.error, "isParallel": spec.job_run_mode == "parallel", "jobRunMode": spec.job_run_mode,
         "jobStatusMessage": message, "queueState": state, "reason": run.reason, "reqId": run.req_id, "runDir": run.run_dir,
         "parallelStatus": report if report and run.status != PURGED else None, "activePlan": spec.active_plan,
-        "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run),
+        "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run.stop),
         "usage": usage(run), "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
     }
 
@@ -89,6 +90,9 @@ def task_state(task: Task) -> str:
 
 def _what(run: Run) -> tuple[str | None, str]:
     """queueState, and a sentence. Which slot a run waits for is not in the log: that, the supervisor knows."""
+    if run.ending:
+        exited = next(t.exited for t in run.ending if t.exited is not None)
+        return "ending", f"its command ended ({exited.sentence()}); something of it is still there"
     if not run.active:
         over = run.status if run.reason in (None, "exit") else f"{run.status} ({run.reason})"
         return ("stopping", f"{over}; its processes are being ended") if run.live_tasks else (None, over)
@@ -129,8 +133,7 @@ def _canceled_after(run: Run) -> float | None:
             return None
 
 
-def _stop(run: Run) -> dict[str, Any] | None:
-    s = run.stop
+def _stop(s: Stop | None) -> dict[str, Any] | None:
     return None if s is None else {"at": s.at, "by": s.by, "graceSecs": s.grace_secs, "note": s.note, "reason": s.reason}
 
 
@@ -150,7 +153,8 @@ def attempt(a: Attempt, spec: RunSpec | None = None) -> dict[str, Any]:
 def task(t: Task, spec: RunSpec | None = None) -> dict[str, Any]:
     """One execution, as records and replies have it. spec: of its run, where the image of its container is wanted."""
     diagnosis = t.diagnosis
-    return _said(_container(t, spec), t.batch_said) | {
+    exited = {} if t.exited is None else {"exited": msgspec.to_builtins(t.exited)}
+    return _said(_container(t, spec) | exited, t.batch_said) | {
         "role": t.token.role, "index": t.token.index, "state": task_state(t), "address": _address(t),
         "ports": {label: list(ports) for label, ports in t.ports.items()}, "gpus": list(t.gpus),
         "heldUntil": None if t.held is None or not t.live else t.held.at + t.held.secs,

@@ -50,6 +50,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
     held: Held | None = None
+    #: the exit of its command, while something else of the execution is still there
+    exited: ExitInfo | None = None
     #: as its batch scheduler accepted it
     batch: BatchState | None = None
 
@@ -142,6 +144,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: tuple[Attempt, ...] = ()
     stop: Stop | None = None
+    #: a stop that came when all its live tasks had exited: it changed nothing
+    late_stop: Stop | None = None
     #: runs whose end it waits for
     waits_for: tuple[After, ...] = ()
 
@@ -152,6 +156,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def live_tasks(self) -> tuple[Task, ...]:
         return tuple(t for a in self.attempts for t in a.tasks if t.live)
+
+    @property
+    def ending(self) -> tuple[Task, ...]:
+        """Its live tasks, where the exit of each is known; else none."""
+        live = self.live_tasks
+        return live if all(t.exited is not None or t.held is not None for t in live) and any(t.exited is not None for t in live) else ()
 
     @property
     def busy(self) -> bool:

@@ -24,6 +24,7 @@ from .events import (
     DependencyEnded,
     Event,
     JobFolded,
+    LateStopRequested,
     LogCompacted,
     LogSetBack,
     RunEnded,
@@ -34,6 +35,7 @@ from .events import (
     SupervisorStopped,
     SystemFolded,
     TaskEnded,
+    TaskExited,
     TaskHeld,
     TaskPlaced,
     TaskStarted,
@@ -82,11 +84,11 @@ def _gap(gap: float | None) -> str:
 def sentence(event: Event) -> str:
     """What happened."""
     match event:
-        case RunRequested() | StopRequested() | RunEnded() | RunPurged() | DependencyEnded():
+        case RunRequested() | StopRequested() | LateStopRequested() | RunEnded() | RunPurged() | DependencyEnded():
             return _of_run(event)
         case AttemptDecided() | AttemptEnded():
             return _of_attempt(event)
-        case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskHeld() | TaskEnded():
+        case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded():
             return _of_task(event)
         case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone():
             return _of_agent(event)
@@ -137,7 +139,7 @@ def _of_attempt(event: AttemptDecided | AttemptEnded) -> str:
             assert_never(event)
 
 
-def _of_run(event: RunRequested | StopRequested | RunEnded | RunPurged | DependencyEnded) -> str:
+def _of_run(event: RunRequested | StopRequested | LateStopRequested | RunEnded | RunPurged | DependencyEnded) -> str:
     match event:
         case RunRequested():
             spec = event.spec
@@ -149,6 +151,10 @@ def _of_run(event: RunRequested | StopRequested | RunEnded | RunPurged | Depende
         case StopRequested():
             note = f": {_said(event.note)}" if event.note else ""
             return f"run {event.serial} is to stop ({event.reason}), asked by {event.by}, grace {event.grace_secs:g} s{note}"
+        case LateStopRequested():
+            note = f": {_said(event.note)}" if event.note else ""
+            asked = f"run {event.serial} was asked to stop ({event.reason}) by {event.by} after its command had ended"
+            return f"{asked}, which does not change its result{note}"
         case DependencyEnded():
             return f"run {event.serial} waited for run {event.compute_job_serial} of {event.compute_jid}, which is {event.status}"
         case RunEnded():
@@ -167,7 +173,7 @@ def _asked(event: RunRequested) -> str:
     return (f": {roles}" if roles else "") + waits
 
 
-def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskHeld | TaskEnded) -> str:
+def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded) -> str:
     match event:
         case TaskPlaced():
             return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
@@ -176,6 +182,9 @@ def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskHeld | TaskEn
         case TaskStarted():
             pid = f"pid {event.pid} on " if event.pid else "on "
             return f"{_task(event.token)} started: {pid}{event.host}"
+        case TaskExited():
+            stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            return f"{_task(event.token)}: its command ended: {_said(event.exit.sentence())}{stopped}; something of it is still there"
         case TaskHeld():
             how = _said(event.exit.sentence())
             return f"{_task(event.token)} failed and is kept for {event.secs:g} s, so that it can be looked at: {how}"

@@ -108,7 +108,8 @@ class TaskDriver(Protocol):
 
     What happens is reported in the words of the wire, to whom this was made for: `RunStatusUpdate` for one execution that
     changed, `Snapshot` for every one that is known at a place, `PortsProbed` for a probe. Reports may come late, twice and out of
-    order; an end is reported again, whenever it is asked for, until it is settled.
+    order; an end is reported again, whenever it is asked for, until it is settled. The command's own exit is reported as soon as it
+    is known for good, also while something of the execution is still there (`Execution.ending`).
     """
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
@@ -121,7 +122,10 @@ class TaskDriver(Protocol):
         """Ask which of these ports nobody could listen on there now. No answer means that nobody can tell."""
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
-        """Ask for its end: SIGTERM, grace, SIGKILL of everything. A token that was not launched is ended before it began."""
+        """Ask for its end: SIGTERM, grace, SIGKILL of everything. A token that was not launched is ended before it began.
+
+        A stop that comes after the command's own exit changes nothing: what is left is ended, and no stop reason is reported.
+        """
 
     def find(self, place: AgentKey) -> None:
         """Ask for a snapshot. No answer means that nobody can tell now, never that nothing runs."""

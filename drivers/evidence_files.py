@@ -1,6 +1,6 @@
 """Files in folders that jobs can write to, read and written by somebody who may do more than they.
 
-No link is followed, nobody is waited for at a pipe, and what is no file is not there.
+No link is followed, nobody is waited for at a pipe, and what is no file, or has another name elsewhere (a hard link), is not there.
 """
 
 import errno
@@ -22,7 +22,8 @@ def read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[b
             fd = _instead(fd, os.open(part, _FOLDER, dir_fd=fd))
         fd = _instead(fd, os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=fd))
         status = os.fstat(fd)
-        return (os.pread(fd, limit, offset), status.st_size) if stat.S_ISREG(status.st_mode) else (b"", 0)
+        plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        return (os.pread(fd, limit, offset), status.st_size) if plain else (b"", 0)
     except OSError as e:
         if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
             raise

@@ -24,6 +24,8 @@ from ..runtime import crashpoints, processes
 from . import evidence_files
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
+#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+_AGENT_TITLE = b"jobscribe agent "
 _MESSAGE_MAX = 64 * 1024
 #: Room in the template's argument list for the title that it and its children show in `ps`.
 _TITLE_ROOM = "-" * 200
@@ -70,19 +72,21 @@ class LocalDriver:
         return {"pid": said["pid"], "startTicks": said["startTicks"], "bootId": processes.boot_id(), "folder": str(folder)}
 
     async def find(self, handle: Handle) -> Found:
+        """Nobody else wakes a stopped keeper while its agent is not connected."""
         if handle.get("bootId") != processes.boot_id():
             return Found(state="gone", detail="the machine was restarted")
         pid, ticks = handle.get("pid"), handle.get("startTicks")
         if pid is None or ticks is None:
             return Found(state="unknown", detail="its handle does not say which process it is")
         if processes.alive(pid, ticks):
-            return Found(state="alive", detail=f"keeper pid {pid}")
+            return Found(state="alive", detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}")
         return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         if (await self.find(handle)).state != "alive":
             return
         _signal(handle, signal.SIGTERM)
+        _signal(handle, signal.SIGCONT)  # a stopped keeper does not act on it
         if not await _until_gone(handle, grace_secs + 5):
             _signal(handle, signal.SIGKILL)
             await _until_gone(handle, 5)

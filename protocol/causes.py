@@ -138,6 +138,8 @@ _ENDED = (
 _LIVE = (
     Cause("running", "nobody", "Its processes run.", ("Follow what it writes: jobscribe job logs -f JOB",)),
     Cause("stopping", "nobody", "It is coming to its end.", ("Wait: what does not end by itself is killed after its grace time.",)),
+    Cause("ending", "nobody", "Its command has ended; something of it is still there, and its own exit decides the result.",
+          ("Wait: it is over when nothing of it is left.",), ("running: its time limit is not counted any more",)),
     Cause("debug_hold", "user", "It failed, and is kept for somebody to look at.",
           ("Enter it: jobscribe job shell JOB", "Give back what it holds: jobscribe job release JOB")),
     Cause("retry_wait", "platform", "An attempt failed, and another one follows by itself.",

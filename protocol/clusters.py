@@ -3,6 +3,7 @@
 How it is read is `service/cluster_file`'s business.
 """
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from .batch import ClusterName, Directive, Wishes
 
 Path = Annotated[str, msgspec.Meta(pattern=r"^[/~$][^\0\n]{0,1023}\Z")]
+#: Slurm looks at time limits every 30 s, and waits 30 s (its KillWait) between SIGTERM and SIGKILL.
+LIMIT_SLACK_SECS = 90.0
 _Secs = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
@@ -56,6 +59,7 @@ class Cluster(_Part, frozen=True, kw_only=True):
     link: how its agents reach the supervisor: `tls` dials out (supervisor: `host:port`, where it is not the listener's own address), `ssh`
     through the user's own connection, `direct` on this machine.
     runs, runs_per_user: at once, queued by Slurm or running. poll_secs: Slurm is asked no more often, and at least every poll_max_secs.
+    limit_slack_secs: Slurm ends what is over its time limit; what it has not ended so long after that is ended by us.
     setup: lines of sh before every command. directives: names of further options of sbatch that runs may ask for.
     """
 
@@ -77,10 +81,16 @@ class Cluster(_Part, frozen=True, kw_only=True):
     poll_max_secs: _Secs = 30.0
     call_secs: _Secs = 30.0
     start_secs: _Secs = 60.0
+    limit_slack_secs: _Secs = LIMIT_SLACK_SECS
     defaults: Wishes = Wishes()
     limits: Limits = Limits()
     setup: str = ""
     directives: tuple[Directive, ...] = ()
+
+
+def fallback_secs(limit_secs: float, slack_secs: float = LIMIT_SLACK_SECS) -> float:
+    """When we end a run of this time limit that Slurm has not ended, in seconds from its start. Slurm counts in full minutes."""
+    return 60.0 * math.ceil(limit_secs / 60) + slack_secs
 
 
 class Clusters(_Part, frozen=True, kw_only=True):

@@ -25,6 +25,8 @@ OpId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 AgentId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 ReqId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,64}\Z")]
 Role = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}\Z")]
+#: A file of a library: no separator, no control character, no blank at either end, nothing that looks like something else.
+LibName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-])?\Z")]
 Driver = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z")]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z")]
 #: A word of a command, and the name of a variable in its environment.
@@ -42,6 +44,7 @@ _SHAPES: dict[str, tuple[Any, str]] = {
     "computeJid": (ComputeJid, "uid-simulationId-computeModel"),
     "opId": (OpId, "32 letters or digits"),
     "agentId": (AgentId, "32 letters or digits"),
+    "name": (LibName, "letters, digits, blanks and _ . + = @ ( ) , - (at most 128), beginning with a letter, digit or _"),
     "reqId": (ReqId, "8 to 64 letters, digits or _ . : -"),
 }
 

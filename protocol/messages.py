@@ -90,7 +90,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """What an agent knows of one execution.
 
-    state: `starting` (accepted, no process yet), `running` (a process started), `ended` (nothing of it is left).
+    state: `starting` (accepted, no process yet), `running` (a process started), `ended` (nothing of it is left). `running` with an exit
+    is `ending`: the command's own exit is known for good, and something of the execution is still there (Slurm's COMPLETING, a container
+    that is not removed yet, other processes). It is no state of its own, because older supervisors refuse states that they do not know.
     pid and start_ticks (field 22 of /proc/pid/stat) name the main process for good. elapsed_secs is counted on the
     monotonic clock of the machine it runs on. A refused start is `ended` with `exit.source == "start"`.
     """
@@ -105,6 +107,11 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exit: ExitInfo | None = None
     #: only where a batch scheduler starts it
     batch: BatchState | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def ending(self) -> bool:
+        """Is the command's own exit known, while something of the execution is still there?"""
+        return self.state == "running" and self.exit is not None
 
 
 # ---- supervisor -> agent
@@ -371,6 +378,17 @@ class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
     samples: tuple[Sample, ...]
 
 
+class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
+    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a connection while it does not.
+
+    since: unix seconds of the first question without an answer. stopped: a signal has stopped the keeper (state T in /proc).
+    """
+
+    answers: bool
+    since: Instant | None = None
+    stopped: bool = False
+
+
 class ClusterReport(_Message, frozen=True, kw_only=True, tag="cluster_report"):
     """What there is on the agent's cluster. Volatile: the newest counts, none is owed."""
 
@@ -387,6 +405,7 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
 
 ToSupervisor = (
     Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | FileList | RunReport | PortsProbed | Samples | ClusterReport
+    | KeeperReport
     | OpError
 )
 

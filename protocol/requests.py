@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .batch import ClusterName, Wishes
-from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, ReqId, Role, Sid, SimulationType, Uid
+from .ids import Arg, ComputeJid, ComputeModel, EnvName, Index, LibName, ReqId, Role, Sid, SimulationType, Uid
 from .messages import JobCmd, Offset, Stream
 from .roles import MAX_ROLES, After, Retry, TaskRole
 from .status import Kind, Status
@@ -221,7 +221,7 @@ class LibFile(_Request, frozen=True, kw_only=True):
 
     uid: Uid
     simulation_type: SimulationType
-    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    name: LibName
     offset: Offset = 0
     length: Offset | None = None
 
@@ -356,6 +356,13 @@ class SbatchLoginStatus(_Request, frozen=True, kw_only=True):
     cluster: ClusterName | None = None
 
 
+class SbatchLogout(_Request, frozen=True, kw_only=True):
+    """Sign this user out of a cluster (None: the first one): the agent there ends, and the connection with it. Slurm's jobs go on."""
+
+    uid: Uid
+    cluster: ClusterName | None = None
+
+
 class ClusterList(_Request, frozen=True, kw_only=True):
     """The clusters of this house, with their defaults and limits, and what is known of their partitions."""
 
@@ -365,6 +372,13 @@ class ClusterList(_Request, frozen=True, kw_only=True):
 class AgentList(_Request, frozen=True, kw_only=True):
     """The agents of this user; without one, everybody's."""
 
+    uid: Uid | None = None
+
+
+class AgentStop(_Request, frozen=True, kw_only=True):
+    """End an agent and its keeper. agent: as in AgentLogs; uid: only an agent of this user is meant."""
+
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     uid: Uid | None = None
 
 

@@ -25,10 +25,10 @@ EndReason = Literal[
     "dependency", "scheduler",
 ]
 
-#: What a pending or stopping run is doing now.
+#: What a pending, ending or stopping run is doing now.
 QueueState = Literal[
     "dependency", "agent", "op_slot", "run_dir", "cpu_slot", "array_slot", "resources", "ports", "retry_wait", "starting", "stopping",
-    "debug_hold", "no_host", "host_down", "agent_memory", "sign_in", "slurm",
+    "ending", "debug_hold", "no_host", "host_down", "agent_memory", "sign_in", "slurm",
 ]
 
 Kind = Literal["sequential", "parallel"]

@@ -15,6 +15,8 @@ from .messages import Shared
 from .requests import RunSpec
 from .roles import Place, TaskRole
 
+#: Of an app's run: the app's version in the front end, by which the run was digested.
+APP_VERSION = "JOBSCRIBE_APP_VERSION"
 #: What a run may say itself, in its `env`, and what is there where it does not.
 GIVEN = {
     "PAI_DATA_DIR": "", "PAI_OUTPUT_DIR": "", "PAI_CODE_DIR": "", "PAI_DEFAULT_FS_URI": "file:///", "PAI_JOB_VC_NAME": "default",

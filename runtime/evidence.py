@@ -55,16 +55,18 @@ def write_json(path: str, value: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(value).encode())
 
 
-def read(path: str, limit: int = 1 << 20) -> bytes | None:
+def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | None:
     """The first `limit` bytes of a regular file; None where there is none. A job may have put anything in its place.
 
+    alone: None also where the file has another name (a hard link): it may be somebody else's.
     Raises OSError only where this process is short of something: then the file may well be there.
     """
     fd = _opened(path)
     if fd is None:
         return None
     try:
-        return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        status = os.fstat(fd)
+        return os.read(fd, limit) if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or not alone) else None
     finally:
         os.close(fd)
 
@@ -106,13 +108,13 @@ def last_report(path: str) -> dict[str, Any] | None:
 
 
 def tail(path: str, limit: int) -> tuple[int, bytes] | None:
-    """(where it begins, the last `limit` bytes) of a regular file that has any."""
+    """(where it begins, the last `limit` bytes) of a regular file that has any, and one name."""
     fd = _opened(path)
     if fd is None:
         return None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or not status.st_size:
             return None
         begin = max(0, status.st_size - limit)
         return begin, os.pread(fd, limit, begin)
@@ -159,7 +161,7 @@ def via_shell(folder: str, code: int) -> bool | None:
 
 def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
     """Add what it said itself, and the end of its output where that may tell why it failed."""
-    message = read(f"{folder}/{MESSAGE}", MESSAGE_BYTES)
+    message = read(f"{folder}/{MESSAGE}", MESSAGE_BYTES, alone=True)
     if message:
         out["terminationMessage"] = message.decode("utf-8", "replace")
     report = last_report(f"{folder}/{REPORT}")

@@ -21,6 +21,8 @@ _FIRST_NAMESPACE = 0xEFFF_FFFC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 #: States of /proc/pid/stat in which a process runs no more code: zombie and dead.
 _OVER = "ZXx"
+#: Stopped by a signal.
+STOPPED = "T"
 #: What is read of another process's environment at most.
 _ENVIRON_BYTES = 8 << 20
 #: The process is gone, or it is another user's.
@@ -200,6 +202,20 @@ def _read(path: str) -> bytes:
 
 
 # ---- ending
+
+
+def wake(pid: int, ticks: int, child_title: bytes) -> str:
+    """Let exactly this process go on where a signal has stopped it, and its stopped children with this title.
+
+    Returns what was done, to be put behind a sentence; empty where it was not stopped.
+    """
+    found = find(pid)
+    if found is None or found.ticks != ticks or found.state != STOPPED:
+        return ""
+    stopped = [p for p in table().values() if p.parent == pid and p.state == STOPPED]
+    named = [p for p in stopped if _read(f"/proc/{p.pid}/cmdline").startswith(child_title)]
+    woken = [str(p.pid) for p in (found, *named) if send_signal(p.pid, p.ticks, signal.SIGCONT)]
+    return f"; SIGCONT sent to {', '.join(woken)}, which a signal had stopped"
 
 
 def send_signal(pid: int, ticks: int, number: int) -> bool:

@@ -32,7 +32,8 @@ FORMS = {
     "link": "tls, ssh or direct", "supervisor": "host:port by which the cluster reaches the supervisor's listener for agents",
     "environment": "a mapping of names of variables to text", "runs": "a whole number of runs at once, from 1 to 100000",
     "runsPerUser": "a whole number of runs at once, from 1 to 10000", "pollSecs": _TIME, "pollMaxSecs": _TIME, "callSecs": _TIME,
-    "startSecs": _TIME, "defaults": "a mapping of what a run gets that does not say, such as partition, account and cores",
+    "startSecs": _TIME, "limitSlackSecs": _TIME,
+    "defaults": "a mapping of what a run gets that does not say, such as partition, account and cores",
     "limits": "a mapping of limits, such as nodes, cores and timeLimitSecs", "setup": "lines of sh",
     "directives": "a list of names of options of sbatch, such as [exclusive, reservation]",
     "host": "the name of a host, or an IP address", "port": "a port, from 1 to 65535",
@@ -155,7 +156,8 @@ def _unsayable(value: Any) -> Any:
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "pollSecs": seconds, "pollMaxSecs": seconds, "callSecs": seconds, "startSecs": seconds, "timeLimitSecs": _long_seconds,
+    "pollSecs": seconds, "pollMaxSecs": seconds, "callSecs": seconds, "startSecs": seconds,
+    "limitSlackSecs": seconds, "timeLimitSecs": _long_seconds,
     "environment": texts, "pythons": _each(r"/?[A-Za-z0-9_.+][A-Za-z0-9_.+/-]{0,1023}"), "userRoot": matching(r"/[^\0-\x1f\x7f]{0,1023}"),
     "host": matching(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"), "cluster": _unsayable,
     "gpus": _count, "nodes": _count, "tasks": _count, "cores": _count, "memoryMb": _count,

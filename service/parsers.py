@@ -4,6 +4,8 @@ A parser takes what a file (typed), an environment variable or an option (text) 
 pkconfig says no by AssertionError, knows whole seconds only, and has a unit of bytes (P) that it cannot multiply.
 """
 
+import ipaddress
+import pwd
 import re
 from collections.abc import Callable
 from typing import Any
@@ -110,6 +112,25 @@ def words(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
         raise Unfit("must be words of small letters, digits, _ and -, with commas between")
     return tuple(given)
+
+
+def peers(value: Any) -> tuple[str, ...]:
+    """Addresses, networks and unix users of this machine: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _is_peer(w) for w in given):
+        raise Unfit("must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'")
+    return tuple(given)
+
+
+def _is_peer(word: str) -> bool:
+    try:
+        ipaddress.ip_network(word, strict=False)
+    except ValueError:
+        try:
+            pwd.getpwnam(word)
+        except KeyError:
+            return False
+    return True
 
 
 def drivers(value: Any) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from .parsers import (
     one_of,
     or_none,
     pattern,
+    peers,
     port_number,
     port_range,
     positive_seconds,
@@ -87,15 +88,26 @@ class LimitSettings:
     grace_secs: float = _is(3.0, seconds, "between SIGTERM and SIGKILL, where the run does not say")
     queue_limit_secs: float | None = _is(None, or_none(positive_seconds), "a run may wait so long, where it does not say")
     time_limit_secs: float | None = _is(None, or_none(positive_seconds), "a run may take so long, where it does not say")
+    agent_away_secs: float = _is(6 * 3600.0, positive_seconds, "an agent with nothing to do ends after so long without a supervisor")
     login_profile_secs: float = _is(10.0, seconds, "a login profile may take so long before jobs start without it (0: it is not run)")
     op_reply_secs: float = _is(30.0, positive_seconds, "an agent must answer an op within")
     ping_interval_secs: float = _is(20.0, positive_seconds, "between two pings on an agent's connection")
     ping_timeout_secs: float = _is(10.0, positive_seconds, "a ping must be answered within; at most the interval")
+    keeper_silent_secs: float = _is(
+        60.0, seconds, "a keeper that does not answer its agent for so long is killed; its jobs run on (0: never)",
+    )
     call_secs: float = _is(30.0, positive_seconds, "an app may compute the answer to a page so long, where the request does not say")
     calls_per_user: int = _is(64, count, "calls and downloads of one user at once")
     upload_bytes: int = _is(1024**3, size, "the largest file that a user may upload")
     debug_secs: float = _is(604_800.0, positive_seconds, "a failed task may be kept for debugging so long, with all that it holds")
     lease_secs: float = _is(86400.0, positive_seconds, "ports leased to a simulation are given back when it does not ask for so long")
+    request_secs: float = _is(10.0, positive_seconds, "a connection must send its first request within, until it is authenticated")
+    body_secs: float = _is(30.0, positive_seconds, "a request ends when nothing more of its body comes for so long")
+    idle_secs: float = _is(300.0, positive_seconds, "an authenticated connection is closed when it sends no request for so long")
+    connections_per_peer: int = _is(256, count, "connections of one unix user or address that are not authenticated, at once")
+    trusted_peers: tuple[str, ...] = _is(
+        (), peers, "addresses or unix users of the site's own proxies, which connections_per_peer does not limit, as in 'www-data'",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ import tornado.websocket
 
 from ..protocol.codec import MAX_FRAME
 from ..protocol.errors import Refusal
+from ..protocol.handshake import HEADER
+from ..runtime.guarded_http import authenticated
 from .hub import Connection, Hub
 
 #: Who has connected and does not say `alive` in time is sent away.
@@ -31,6 +33,9 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
             self.hub.log("an agent's connection was refused: {}", e.sentence)
             self.set_status(401)
             self.finish()
+        else:
+            self.set_header(HEADER, self.hub.hello)
+            authenticated(self.request)
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)

@@ -28,6 +28,8 @@ from ..protocol.messages import Alive, Kill, ToAgent
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..runtime import clock, crashpoints, processes
+from ..runtime.guarded_http import Guarded
+from ..runtime.guarded_http import server as http_server
 from ..runtime.lag import LoopLag
 from ..runtime.log import capture_logging, log_uncaught
 from ..service.log import open_log
@@ -44,6 +46,7 @@ from .desk import Desk
 from .engine import Engine
 from .feed import Feed
 from .fleet import Fleet
+from .guarding import Guarding
 from .hub import Hub
 from .leases import Leases
 from .library import Library
@@ -144,7 +147,7 @@ class _Supervisor:
         self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
             self._engine, self._progress, self._metering, self._log, self._counters, self._agent_id, self._session,
-            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
+            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs), apps=settings.apps.also,
         )
         self._hub.heard_of_cluster = self._clusters.heard
         self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
@@ -171,6 +174,7 @@ class _Supervisor:
         self._performer.bind(self._engine, self._hub, self._places, self._desk, self._purging, tasks)
         self._notifications = Notifications(settings, root, self._store, self._log, self._counters, self._redactor, self._clock)
         self._servers: list[tornado.httpserver.HTTPServer] = []
+        self._guarding = Guarding(settings.limits, self._counters, self._log)
         self._monitoring = Monitoring(Parts(
             self._engine, self._hub, self._feed, self._live, lag, self._counters, self._clusters, self._watchdog, self._drivers,
             self._notifications, lines_lost=lambda: self._sink.dropped,
@@ -179,6 +183,7 @@ class _Supervisor:
         self._counters.measure(
             loop=lag.said, engine=self._engine.sizes, desk=self._desk.sizes, performer=self._performer.sizes, hub=self._hub.sizes,
             places=self._places.sizes, live=self._live.sizes, metering=self._metering.sizes, process=process,
+            connections=self._guarding.sizes,
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
@@ -247,7 +252,7 @@ class _Supervisor:
         self._live.position = self._store.head()
         self._engine.start()
         # not before: who connects to an engine that has not folded its log yet is forgotten when it does
-        self._listen(agents, agents_application(self._hub), tls=tls)
+        self._listen(agents, self._guarding.before(agents_application(self._hub), "rejected"), tls=tls)
         self._fleet.start()
         if self._set_back:
             ask_for_all(self._root / "agent", self._drivers, self._desk)
@@ -256,7 +261,7 @@ class _Supervisor:
         self._monitoring.start()
         front = bound(s.ip, s.port)
         url = f"http://{s.ip}:{port_of(front)}"
-        self._listen(front, application(self._services()), body=MAX_BODY + 64 * 1024)
+        self._listen(front, self._guarding.before(application(self._services()), "refused"))
         self.url = url
         uid = derived_id(str(os.getuid()).encode(), key=hashlib.sha256(self._agents_key).digest())[:8]
         self._root.publish("client.json", {"url": self.url, "token": self._secret, "uid": uid, "pid": os.getpid(), "front": self._front})
@@ -353,6 +358,7 @@ class _Supervisor:
             return None
         out = SignIns(
             self._fleet.clusters, self._fleet.sbatch, self._redactor, self._counters, self._log, agent_up=self._agent_up,
+            view=lambda key: self._engine.world.agent(key), dismiss=self._hub.dismiss,
         )
         self._counters.measure(sign_ins=out.sizes, clusters=self._clusters.sizes)
         return out
@@ -360,9 +366,9 @@ class _Supervisor:
     def _agent_up(self, key: AgentKey) -> bool:
         return key in self._hub.connections
 
-    def _listen(self, sockets: Bound, application: Any, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> None:
-        server = tornado.httpserver.HTTPServer(application, ssl_options=tls, max_body_size=body, max_header_size=64 * 1024)
-        server.add_sockets(patient(sockets, self.noticed))
+    def _listen(self, sockets: Bound, guarded: Guarded, *, tls: ssl.SSLContext | None = None) -> None:
+        server = http_server(guarded, tls=tls, body=MAX_BODY)
+        server.add_sockets(patient(sockets, self.noticed, self._guarding.make_room))
         self._servers.append(server)
 
     def _server_secret(self) -> str:

@@ -21,7 +21,7 @@ from ..protocol.requests import JobLog, JobTasks, RunCancel, RunMany, RunRelease
 from ..protocol.status import PURGED
 from ..runtime.log import Log
 from .core.effects import AgentReady, ReplyRefusal, ReplyStatus
-from .core.inputs import Cancel, Input, Now, Release, Submit, WantAgent
+from .core.inputs import AgentStopRequested, Cancel, Input, Now, Release, Submit, WantAgent
 from .core.status import missing, status
 from .core.tasks import task_dir
 from .engine import Durable, Engine
@@ -263,6 +263,18 @@ class Desk:
         finally:
             self._waiting.pop(handle, None)
 
+    async def stop_agent(self, key: AgentKey) -> None:
+        """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
+        handle, future = self._handle()
+        self.engine.tell(AgentStopRequested(handle, key))
+        try:
+            async with asyncio.timeout(ANSWER_SECS):
+                await future
+        except TimeoutError:
+            raise Refusal("storageUnavailable", "the store has not taken it in time; whether the agent ends is not known") from None
+        finally:
+            self._waiting.pop(handle, None)
+
     def start_agent(self, key: AgentKey) -> None:
         """Have it on its way; nobody waits."""
         if self.draining:
@@ -381,7 +393,7 @@ class Desk:
             "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
                 {**task(t, run.spec), "runDir": _directory(run, t),
-                 "evidence": self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
+                 "evidence": None if run.status == PURGED else self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }

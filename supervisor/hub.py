@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 
 import tornado.websocket
 
+from ..protocol import handshake
 from ..protocol.codec import Decoder, Encoder, FrameError
 from ..protocol.errors import CODES, Refusal
 from ..protocol.heartbeat import Heartbeat, Pace
 from ..protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
 from ..protocol.messages import (
-    Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot,
+    Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot,
     op_name,
 )
+from ..protocol.version import VERSION
 from ..runtime.log import Log
 from .core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 from .core.world import token_hash
@@ -40,6 +42,8 @@ _QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "c
 PACE = Pace()
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
+#: An agent that was told to end has so long to go.
+DISMISS_SECS, _LOOK_SECS = 10.0, 0.02
 
 Answer = LogChunk | CallReply | FileChunk | FileList
 A = TypeVar("A", LogChunk, CallReply, FileChunk, FileList)
@@ -190,14 +194,16 @@ class Connection:
             return
         self.alive = message
         self.hub.log("{} opName=alive o=None", self, **self.ids)
+        if message.version != VERSION:
+            self.hub.log("{} has jobscribe {}, and this supervisor has {}", self, message.version, VERSION, **self.ids)
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
 
     def _log_receipt(self, message: Any) -> None:
         if isinstance(message, RunStatusUpdate):
             e: Execution = message.execution
-            self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid, e.state,
-                         **about(e.token), **self.ids)
+            self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid,
+                         "ending" if e.ending else e.state, **about(e.token), **self.ids)
             if e.state == "ended":
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):
@@ -216,11 +222,13 @@ class Hub:
     """All live connections, by agent key."""
 
     def __init__(self, engine: Engine, progress: Progress, metering: Metering, log: Log, counters: Counters,
-                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0) -> None:
-        """pace: how often agents are asked whether they are there (see `pulse`)."""
+                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0,
+                 apps: Sequence[str] = ()) -> None:
+        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting `apps.also`, which agents are told."""
         self.engine, self.progress, self.metering, self.log, self.counters = engine, progress, metering, log, counters
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
+        self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
         #: who measures them; set by the composition root
         self.links: Links = Unmetered()
@@ -297,6 +305,16 @@ class Hub:
             self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
         connection.send(message)
         return True
+
+    async def dismiss(self, key: AgentKey, secs: float = DISMISS_SECS) -> bool:
+        """End this agent, not its jobs. True when its connection has gone; False where it has none, or does not go."""
+        if not self.send(key, Kill(reason="its user has signed out")):
+            return False
+        for _ in range(round(secs / _LOOK_SECS)):
+            if key not in self.connections:
+                return True
+            await asyncio.sleep(_LOOK_SECS)
+        return False
 
     async def ask(self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None) -> A:
         """Send a question and wait for its answer, which is of this kind. Raises Refusal.

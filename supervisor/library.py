@@ -8,7 +8,6 @@ is made in it is given to that one, and nothing is read that it could not read i
 import errno
 import hashlib
 import os
-import re
 import secrets
 import stat
 import time
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..protocol.errors import Refusal
+from ..protocol.ids import parse
 from ..runtime import crashpoints
 from ..runtime.filesystems import make_folder
 from .user_folders import give, step
@@ -31,7 +31,6 @@ DIGESTED_AT_ONCE = 4 * 1024**3
 #: What an upload that was cut off left behind is cleared away after so long.
 LEFTOVER_SECS = 24 * 3600.0
 _TEMPORARY = ".upload-"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-]|[A-Za-z0-9_]", re.ASCII)
 _PIECE = 1024 * 1024
 #: Names that are looked at in one library, whatever they are.
 SEEN_AT_MOST = 50_000
@@ -53,7 +52,7 @@ class Library:
 
     def upload(self, uid: str, simulation_type: str, name: str) -> "Upload":
         """A new file in the making. Raises Refusal."""
-        checked_name(name)
+        parse("name", name)
         with _as_refusal():
             folder, owner = self._folder(uid, simulation_type, make=True)
             try:
@@ -67,7 +66,7 @@ class Library:
 
     def delete(self, uid: str, simulation_type: str, name: str) -> None:
         """Raises Refusal("notFound")."""
-        checked_name(name)
+        parse("name", name)
         gone = Refusal("notFound", f"there is no file {name!r} in this library")
         with _as_refusal(), self._opened(uid, simulation_type) as (folder, _):
             if folder is None:
@@ -81,7 +80,7 @@ class Library:
 
     def open(self, uid: str, simulation_type: str, name: str) -> tuple[int, os.stat_result]:
         """A descriptor to read it by, and what it is. Raises Refusal("notFound")."""
-        checked_name(name)
+        parse("name", name)
         gone = Refusal("notFound", f"there is no file {name!r} in this library")
         with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
             fd = None if folder is None else _readable(folder, name, owner)
@@ -193,7 +192,7 @@ class Library:
                 if entry.name.startswith(_TEMPORARY):
                     if clear:
                         _clear(folder, entry.name)
-                elif _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                elif _is_name(entry.name) and entry.is_file(follow_symlinks=False):
                     names.add(entry.name)
         return names
 
@@ -248,12 +247,12 @@ class Upload:
             os.close(self._folder)
 
 
-def checked_name(name: str) -> str:
-    """Raises Refusal("badRequest")."""
-    if not _NAME.fullmatch(name):
-        raise Refusal("badRequest", "a file's name is letters, digits, blanks and _ . + = @ ( ) , - (at most 128), "
-                                    f"beginning with a letter, digit or _; got {ascii(name)[:60]}")
-    return name
+def _is_name(name: str) -> bool:
+    try:
+        parse("name", name)
+    except Refusal:
+        return False
+    return True
 
 
 def too_large(limit: int) -> Refusal:
@@ -270,7 +269,7 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
     try:
         look = os.open(name, _LOOK, dir_fd=folder)
         info = os.fstat(look)
-        if stat.S_ISREG(info.st_mode) and _may_read(info, owner):
+        if stat.S_ISREG(info.st_mode) and info.st_nlink == 1 and _may_read(info, owner):
             fd = os.open(f"/proc/self/fd/{look}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
         if e.errno not in _NOT_OURS:
@@ -282,7 +281,7 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
 
 
 def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
-    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a hard link)."""
+    """The kernel asks only who we are; the user may have moved anybody's file here."""
     if owner[0] in (os.geteuid(), info.st_uid):
         return True
     return bool(info.st_mode & (stat.S_IRGRP if info.st_gid == owner[1] else stat.S_IROTH))

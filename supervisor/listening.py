@@ -38,12 +38,15 @@ def port_of(sockets: Bound) -> int:
 
 
 class Patient(socket.socket):
-    """Takes the place of a bound one, for an accept handler of the running loop. noticed(what, detail): once for each shortage."""
+    """Takes the place of a bound one, for an accept handler of the running loop. noticed(what, detail): once for each shortage.
 
-    def __init__(self, bound: socket.socket, noticed: Callable[[str, str], None]) -> None:
+    make_room: ends another connection, if there is one that may be ended.
+    """
+
+    def __init__(self, bound: socket.socket, noticed: Callable[[str, str], None], make_room: Callable[[], bool]) -> None:
         super().__init__(fileno=bound.detach())
         self.setblocking(False)
-        self._noticed = noticed
+        self._noticed, self._make_room = noticed, make_room
         self._short = False
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -52,6 +55,8 @@ class Patient(socket.socket):
         except OSError as e:
             if e.errno not in _SHORTAGES:
                 raise
+            if self._make_room():
+                raise BlockingIOError(errno.EAGAIN, "there is room at the next try") from None
             self._wait(e)
             raise BlockingIOError(errno.EAGAIN, "nobody is taken in for a while") from None
         self._short = False
@@ -70,8 +75,8 @@ class Patient(socket.socket):
             loop.update_handler(self, IOLoop.READ)
 
 
-def patient(bound: Iterable[socket.socket], noticed: Callable[[str, str], None]) -> list[socket.socket]:
-    return [Patient(s, noticed) for s in bound]
+def patient(bound: Iterable[socket.socket], noticed: Callable[[str, str], None], make_room: Callable[[], bool]) -> list[socket.socket]:
+    return [Patient(s, noticed, make_room) for s in bound]
 
 
 def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:

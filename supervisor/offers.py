@@ -47,7 +47,11 @@ def keeper_settings(settings: Settings) -> dict[str, Any]:
 
 def agent_settings(settings: Settings) -> dict[str, Any]:
     """What every agent is told, wherever it is."""
-    return {"apps": list(settings.apps.also), "loginSecs": settings.limits.login_profile_secs}
+    limits = settings.limits
+    return {
+        "apps": list(settings.apps.also), "loginSecs": limits.login_profile_secs, "keeperSilentSecs": limits.keeper_silent_secs,
+        "awaySecs": limits.agent_away_secs,
+    }
 
 
 def policy(
@@ -70,7 +74,8 @@ def policy(
     starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
-            HostPlace(host=c.name, slots={"parallel": c.runs}, user_runs=c.runs_per_user) for c in clusters.clusters
+            HostPlace(host=c.name, slots={"parallel": c.runs}, user_runs=c.runs_per_user, limit_slack_secs=c.limit_slack_secs)
+            for c in clusters.clusters
         )
         starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
     return Policy(

@@ -12,6 +12,7 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import base62
 from ..protocol.messages import FileChunk, LogChunk, ReadFile, ReadLog
 from ..protocol.requests import JobLog
+from ..protocol.status import PURGED
 from .hub import Hub
 
 #: A place in a file, by a note that its job may have written.
@@ -39,6 +40,8 @@ class Outputs:
     async def read(self, job: Job, request: JobLog) -> LogChunk:
         """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
         task = asked_for(job, request)
+        if job.run is not None and job.run.status == PURGED:
+            task = None  # its files may still lie somewhere, and are nobody's any more
         if task is None:
             over = job.run is None or not job.run.active
             return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)

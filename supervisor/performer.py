@@ -218,8 +218,8 @@ class Performer:
         elif connection.asked:
             self.engine.tell(AgentBusy(effect.key, effect.epoch))
         else:
-            self._log("{} is ended: nobody has needed it for long", connection, **of_agent(effect.key))
-            self.hub.send(effect.key, Kill(reason="nobody has needed it for long"))
+            self._log("{} is ended: {}", connection, effect.reason, **of_agent(effect.key))
+            self.hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent) -> None:
         driver = self._drivers.get(effect.key.driver)

@@ -4,10 +4,12 @@ Where each task would be, its directory, command and environment, and by which r
 those of the run itself are chosen when it starts.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..protocol import task_env
+from ..protocol.batch import Wishes
 from ..protocol.errors import Refusal
 from ..protocol.ids import Token
 from ..protocol.requests import RunSpec
@@ -98,12 +100,18 @@ def policies(spec: RunSpec) -> list[str]:
         out.append("When all tasks have ended and no such condition was fulfilled, the attempt succeeds, also if some of them failed.")
     out += _retries(spec.retry)
     if spec.time_limit_secs is not None:
-        out.append(f"Each task is stopped {spec.time_limit_secs:g} s after its start, with {spec.grace_secs:g} s to end by itself.")
+        out.append(_limit(spec, spec.time_limit_secs))
     if spec.queue_limit_secs is not None:
         out.append(f"The run is given up when it has not started {spec.queue_limit_secs:g} s after its submission.")
     if spec.debug_secs is not None:
         out.append(f"A task that fails by itself is kept for {spec.debug_secs:g} s, with all that it holds.")
     return out
+
+
+def _limit(spec: RunSpec, secs: float) -> str:
+    if isinstance(spec.batch, Wishes):
+        return f"Slurm ends it {60 * math.ceil(secs / 60)} s after its start: it takes time limits in full minutes."
+    return f"Each task is stopped {secs:g} s after its start, with {spec.grace_secs:g} s to end by itself."
 
 
 def _waits(after: After) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.requests import MAX_BULK, RunMany, RunSpec
+from ..protocol.task_env import APP_VERSION
 from .role_checks import MAX_VARIABLES, check_env, check_roles
 
 #: Bytes of a request for many runs, and of any other, which is taken apart in one go.
@@ -120,7 +121,8 @@ def check_spec(
         raise Refusal("badRequest", f"the app {spec.simulation_type!r} takes `data`, and no `{what}`: it makes its command itself")
     if spec.data is not None:
         check_data("data", spec.data)
-    check_env(spec.env)
+    # the front end says there by which version of the app it has digested the run
+    check_env({name: value for name, value in spec.env.items() if spec.data is None or name != APP_VERSION})
     if spec.roles:
         check_roles(spec, containers=containers, volumes=volumes, user_dir=user_dir)
     room = MAX_VARIABLES - (0 if spec.data is None else MAX_DATA_KEYS)

@@ -8,16 +8,18 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..db.state import AgentRecord
 from ..protocol.clusters import Cluster, Clusters
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..protocol.redaction import Redactor
-from ..protocol.requests import SbatchLogin, SbatchLoginStatus
+from ..protocol.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
 from ..runtime.log import Log
+from .core.world import AgentView
 from .metrics import Counters
 from .sign_in_pace import SignInPace, folded
 
@@ -37,6 +39,14 @@ _KEY_LINE = 16
 _REPEATED = 3
 
 
+async def _nobody(key: AgentKey) -> bool:
+    return False
+
+
+def _unknown(key: AgentKey) -> AgentView:
+    return AgentView(record=AgentRecord(key=key))
+
+
 class SignsIn(Protocol):
     """What is needed of the driver."""
 
@@ -46,17 +56,24 @@ class SignsIn(Protocol):
 
     async def sign_in(self, uid: str, cluster: str | None, credentials: "Credentials") -> None: ...
 
+    async def sign_out(self, key: AgentKey, handle: dict[str, Any] | None, dismiss: Callable[[], Awaitable[bool]]) -> bool: ...
+
 
 class SignIns:
-    """agent_up: is this agent up, or on its way? Then nobody has to sign in, whatever the driver has of its own."""
+    """agent_up: is this agent up, or on its way? Then nobody has to sign in, whatever the driver has of its own.
+
+    view: what the core knows of an agent. dismiss: ends a connected agent, not its jobs, and says whether it has gone.
+    """
 
     def __init__(
         self, clusters: Clusters, driver: SignsIn, redactor: Redactor, counters: Counters, log: Log, *,
-        agent_up: Callable[[AgentKey], bool] = lambda key: False, now: Callable[[], float] = time.monotonic,
+        agent_up: Callable[[AgentKey], bool] = lambda key: False, view: Callable[[AgentKey], AgentView] = _unknown,
+        dismiss: Callable[[AgentKey], Awaitable[bool]] = _nobody, now: Callable[[], float] = time.monotonic,
         attempt_secs: float = ATTEMPT_SECS, linger_secs: float = LINGER_SECS,
     ) -> None:
         self._clusters, self._driver, self._redactor, self._counters, self._log = clusters, driver, redactor, counters, log
         self._agent_up, self._attempt_secs, self._linger_secs = agent_up, attempt_secs, linger_secs
+        self._view, self._dismiss = view, dismiss
         self._pace = SignInPace(now)
         #: whose attempts are under way: (uid, cluster), and the unix user's name for which it is
         self._under_way: dict[tuple[str, str], str] = {}
@@ -65,13 +82,15 @@ class SignIns:
         return {"underWay": len(self._under_way), "remembered": len(self._pace)}
 
     async def login(self, request: SbatchLogin) -> dict[str, Any]:
-        """Sign this user in. Raises Refusal (signInRefused, signInUnreachable, tooManyRequests, badRequest, internal).
+        """Sign this user in. Raises Refusal (signInRefused, signInUnreachable, signedInAlready, tooManyRequests, badRequest, internal).
 
-        Where the user is signed in already, or nobody has to, nothing is sent anywhere: a code is not used up for nothing.
+        Where the user is signed in already, or nobody has to, nothing is sent anywhere: a code is not used up for nothing. Somebody who is
+        signed in under another name is refused: there is one agent for each user and cluster.
         """
         cluster = self._cluster(request.cluster)
         key = _key(request.uid, cluster)
         if self._sentence(key) is None:
+            self._check_same(request, key, cluster)
             return self._told(key, cluster) | {"loginSuccess": True}
         if not any((request.password, request.otp, request.private_key)):
             raise Refusal("badRequest", "a sign-in needs a password, a one-time code or a key")
@@ -84,6 +103,27 @@ class SignIns:
                 raise
         self._ended(request, cluster, "ok")
         return self._told(key, cluster) | {"ready": True, "loginSuccess": True}
+
+    async def logout(self, request: SbatchLogout) -> dict[str, Any]:
+        """Sign this user out. Raises Refusal (badRequest, tooManyRequests, signInUnreachable).
+
+        signedOut: somebody was signed in. agentEnded: nothing of the agent is left, as far as is known. runs: that Slurm goes on with.
+        """
+        cluster = self._cluster(request.cluster)
+        key = _key(request.uid, cluster)
+        if cluster.access != "ssh":
+            raise Refusal("badRequest", f"nobody signs in to the cluster {cluster.name}: its runs are started without a sign-in")
+        if (request.uid, cluster.name) in self._under_way:
+            raise Refusal("tooManyRequests", "a sign-in there is under way; wait for its end")
+        was_in, user, view = self._sentence(key) is None, self._user(key), self._view(key)
+        try:
+            async with asyncio.timeout(self._attempt_secs):
+                ended = await self._driver.sign_out(key, view.record.handle, lambda: self._dismiss(key))
+        except TimeoutError:
+            raise Refusal("signInUnreachable", f"{_host(cluster)} has not answered within {_secs(self._attempt_secs)}") from None
+        self._counters.add("signIn.out")
+        self._log("sign-out of {} at {}: agent ended: {}", request.uid, cluster.name, ended, uid=request.uid)
+        return self._told(key, cluster) | {"user": user, "signedOut": was_in, "agentEnded": ended, "runs": len(view.placed)}
 
     def status(self, request: SbatchLoginStatus) -> dict[str, Any]:
         """ready: the user's agent is there or on its way, or could be. sentence: why not."""
@@ -118,11 +158,24 @@ class SignIns:
         """Why the user has to sign in; None: not at all."""
         return None if self._agent_up(key) else self._driver.needs_sign_in(key)
 
+    def _user(self, key: AgentKey) -> str | None:
+        """The unix user whose connection there is, or else as whom the agent was started."""
+        user = self._driver.signed_in_as(key) or (self._view(key).record.handle or {}).get("user")
+        return None if user is None else str(user)
+
+    def _check_same(self, request: SbatchLogin, key: AgentKey, cluster: Cluster) -> None:
+        user = self._user(key)
+        if cluster.access == "ssh" and user is not None and folded(user) != folded(request.username):
+            raise Refusal(
+                "signedInAlready", f"you are signed in to {cluster.name} as {user}, so nothing was sent; to sign in there as "
+                f"somebody else, sign out first: jobscribe logout {cluster.name}", {"user": user},
+            )
+
     def _told(self, key: AgentKey, cluster: Cluster) -> dict[str, Any]:
         sentence = self._sentence(key)
         return {
             "ready": sentence is None, "cluster": cluster.name, "host": _host(cluster), "access": cluster.access,
-            "user": self._driver.signed_in_as(key), "sentence": sentence,
+            "user": self._user(key), "sentence": sentence,
         }
 
     @contextmanager

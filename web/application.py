@@ -14,8 +14,10 @@ from ..protocol.errors import Refusal
 from ..runtime.log import Log
 from ..service.safety import is_loopback
 from ..service.settings import Settings
-from . import errors, sign_in
+from . import errors
 from .blueprint import METHODS, create_blueprint
+from .sessions import SESSION_SECS, Sessions, key_of
+from .sign_in import SignIn
 from .uids import Uids
 from .visit import as_json
 
@@ -25,11 +27,13 @@ POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-SESSION_SECS = 30 * 86400
+#: Where the application keeps the hook that says who the user is, and its SignIn.
+USER = "jobscribe-user"
+_SIGN_IN = "jobscribe-sign-in"
 
 
-def create_app(settings: Settings, source: Source, log: Log, *, development: bool) -> flask.Flask:
-    """development: sign-in by name, for this machine only; otherwise `server.user_hook` says who the user is.
+def create_app(settings: Settings, source: Source, log: Log, *, sessions: Sessions | None) -> flask.Flask:
+    """sessions: those of the sign-in by name, for this machine only; without them `server.user_hook` says who the user is.
 
     Raises Refusal where a hook cannot be had.
     """
@@ -37,9 +41,11 @@ def create_app(settings: Settings, source: Source, log: Log, *, development: boo
     # an address that is not quite right is not there: a redirection would not be in our form
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
-    user = sign_in.user if development else _required(server.user_hook)
-    if not development and server.uid_file is not None:
+    sign_in = None if sessions is None else SignIn(sessions, source().uid)
+    user = _required(server.user_hook) if sign_in is None else sign_in.user
+    if sign_in is None and server.uid_file is not None:
         user = Uids(server.uid_file).user(user)
+    app.extensions[USER] = user
     half = max(1, server.threads // 2)
     app.register_blueprint(create_blueprint(
         supervisor=source, user=user, may=_optional("server.may_hook", server.may_hook),
@@ -51,14 +57,14 @@ def create_app(settings: Settings, source: Source, log: Log, *, development: boo
     app.add_url_rule("/static/<path:name>", "static", _page)
     app.register_error_handler(Exception, _form_of_errors(log))
     app.after_request(_headers)
-    if development:
-        _for_development(app, source)
+    if sign_in is not None:
+        _for_development(app, source, sign_in)
     return app
 
 
-def _for_development(app: flask.Flask, source: Source) -> None:
-    address = source()
-    key = hashlib.sha256(b"jobscribe cookie\0" + address.token.encode()).hexdigest()
+def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
+    key = hashlib.sha256(b"jobscribe cookie\0" + source().token.encode()).hexdigest()
+    app.extensions[_SIGN_IN] = sign_in
     app.config.update(
         # browsers send cookies to all ports of a host: each root has its own
         SESSION_COOKIE_NAME=f"jobscribe-{key[:8]}", SESSION_COOKIE_SAMESITE="Lax", SESSION_COOKIE_HTTPONLY=True,
@@ -66,16 +72,17 @@ def _for_development(app: flask.Flask, source: Source) -> None:
     )
     app.secret_key = hashlib.sha256(key.encode()).hexdigest()
     app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
-    app.add_url_rule("/sign-in", "sign_in", sign_in.sign_in(address.uid), methods=["POST"])
+    app.add_url_rule("/sign-in", "sign_in", sign_in.sign_in, methods=["POST"])
     app.add_url_rule("/sign-out", "sign_out", sign_in.sign_out, methods=["POST"])
     app.add_url_rule("/who", "who", sign_in.who, methods=["GET"])
     app.before_request(_this_machine)
 
 
-def development_user(app: flask.Flask, cookie: str) -> str | None:
-    """Whose cookie it is, without a request to the application."""
+def session_key(app: flask.Flask, cookie: str) -> str | None:
+    """The key of the cookie's session, without a request to the application; None where it has none that goes on."""
     with app.test_request_context(headers={"Cookie": cookie}):
-        return sign_in.user(flask.request)
+        token = app.extensions[_SIGN_IN].token()
+        return None if token is None else key_of(token)
 
 
 def _this_machine() -> None:

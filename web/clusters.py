@@ -36,7 +36,7 @@ def sbatch_login(v: Visit) -> dict[str, Any]:
     v.allowed(body.simulation_type)
     cluster = _cluster(v, body)
     there = _status(v, cluster)
-    if there.get("ready"):
+    if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, body.sbatch_credentials.username)):
         return _success(there)
     request = _request(v.uid, cluster, body.sbatch_credentials)
     try:
@@ -60,6 +60,14 @@ def sbatch_login_status(v: Visit) -> dict[str, Any]:
     return {k: reply.get(k) for k in ("ready", "cluster", "host", "access", "user", "sentence")}
 
 
+def sbatch_logout(v: Visit) -> dict[str, Any]:
+    body = v.body(schemas.SbatchLogout)
+    v.allowed(None)
+    reply = v.upstream.once("sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS)
+    v.log(None, {"cluster": reply.get("cluster"), "signedOut": reply.get("signedOut")})
+    return {k: reply.get(k) for k in ("state", "cluster", "host", "user", "signedOut", "agentEnded", "runs")}
+
+
 def _status(v: Visit, cluster: str | None) -> dict[str, Any]:
     return v.upstream.object("sbatch-login-status", requests.SbatchLoginStatus(uid=v.uid, cluster=cluster))
 
@@ -70,7 +78,7 @@ def _cluster(v: Visit, body: schemas.SbatchLogin | schemas.SbatchLoginStatus) ->
     if body.cluster is not None or body.simulation_type is None or body.simulation_id is None or model is None:
         return body.cluster
     try:
-        name = v.site.simulations.model(body.simulation_type, model).name
+        name = v.site.simulations.slot(body.simulation_type, model).name
         jid = compute_jid(v.uid, body.simulation_id, name)
         reply = v.upstream.object("run-status", requests.RunStatusRequest(uid=v.uid, compute_jid=jid))
     except (Refusal, ClientError):

@@ -192,7 +192,7 @@ def run_log(v: Visit) -> flask.Response:
     """What the run has written so far, as text: the newest `tail` bytes, or all that is kept."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)
-    model = v.site.simulations.model(type_, model_name)
+    model = v.site.simulations.slot(type_, model_name)
     stream, tail = v.query("stream", "stdout"), v.number("tail", 512 * 1024)
     if stream not in ("stdout", "stderr"):
         raise Refusal("badRequest", "stream must be stdout or stderr")

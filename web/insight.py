@@ -14,7 +14,7 @@ def run_why(v: Visit) -> schemas.WhyReply:
     """Of the current run of a simulation, or of the one with this serial."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)
-    model = v.site.simulations.model(type_, model_name)
+    model = v.site.simulations.slot(type_, model_name)
     serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     request = RunStatusRequest(uid=v.uid, compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=serial)
     return msgspec.convert(_told(v.upstream.object("job-why", request)), schemas.WhyReply)

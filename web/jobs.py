@@ -45,7 +45,7 @@ def _row(row: dict[str, Any]) -> schemas.JobRow:
     return schemas.JobRow(
         compute_jid=row["jid"], uid=uid, simulation_id=sid, simulation_type=row["simulationType"], compute_model=model,
         state=row["status"], compute_job_serial=row["serial"], compute_job_queued=row["queuedAt"], compute_job_start=row["startedAt"],
-        compute_job_end=row["endedAt"], reason=row["reason"],
+        compute_job_end=row["endedAt"], reason=row["reason"], compute_job_position=row.get("position"),
     )
 
 

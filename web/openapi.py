@@ -21,6 +21,7 @@ REFUSALS = (
     "staleSerial", "notReady", "conflict", "runDirUnwritable", "tooLarge", "replyTooLarge", "tooDeep", "rangeNotSatisfiable", "appRefused",
     "appFailed", "tooManyRequests", "internal", "badConfig", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining",
     "deadline", "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable",
+    "signedInAlready",
 )
 
 

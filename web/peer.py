@@ -1,34 +1,33 @@
-"""Which unix user sits at the other end of a connection from this machine: the kernel's table of connections says it."""
+"""Who may use the page of `jobscribe up`: the unix user who started it, and root."""
 
-import ipaddress
-import struct
-from collections.abc import Iterator
+import os
+import socket
+import weakref
+from collections.abc import Callable
 
-_TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
-_LOCAL, _REMOTE, _UID = 1, 2, 7
-
-
-def owner(peer: tuple[str, int], here: tuple[str, int], tables: dict[int, str] | None = None) -> int | None:
-    """The unix uid of the process that opened the connection from `peer` to `here`; None where it is not of this machine."""
-    wanted = _entry(*peer), _entry(*here)
-    for line in _lines((tables or _TABLES)[ipaddress.ip_address(peer[0]).version]):
-        fields = line.split()
-        if len(fields) > _UID and (fields[_LOCAL], fields[_REMOTE]) == wanted:
-            return int(fields[_UID])
-    return None
+from ..protocol.errors import Refusal
+from ..runtime import peers
+from ..runtime.log import Log
+from ..runtime.peers import Address
 
 
-def _entry(ip: str, port: int) -> str:
-    """As the table has it: words of four bytes in the machine's order, in hexadecimal."""
-    raw = ipaddress.ip_address(ip).packed
-    words = struct.unpack(f"={len(raw) // 4}I", raw)
-    return "".join(f"{w:08X}" for w in words) + f":{port:04X}"
+class Gate:
+    """Lets in this process's unix user, and root. owner: the unix user of a peer (default: the kernel's word)."""
 
+    def __init__(self, log: Log, owner: Callable[[Address, Address], int | None] | None = None) -> None:
+        self._log, self.owner = log, owner or peers.owner
+        #: Connections that were let in: a socket does not change its owner.
+        self._let_in: weakref.WeakSet[object] = weakref.WeakSet()
 
-def _lines(path: str) -> Iterator[str]:
-    try:
-        with open(path, encoding="ascii") as f:
-            next(f, None)
-            yield from f
-    except OSError:
-        return  # no such protocol here
+    def check(self, connection: object, sock: socket.socket | None) -> None:
+        """Raises Refusal("forbidden") for anybody else, and where nobody knows. Called for each request. sock: None once it is closed."""
+        if connection in self._let_in:
+            return
+        try:
+            uid = None if sock is None else self.owner(sock.getpeername()[:2], sock.getsockname()[:2])
+        except OSError:
+            uid = None  # the connection has gone
+        if uid not in (0, os.geteuid()):
+            self._log("refused a request of unix uid {}", "unknown" if uid is None else uid)
+            raise Refusal("forbidden", "this site is for the unix user who started it; start your own with 'jobscribe up'")
+        self._let_in.add(connection)

@@ -1,5 +1,7 @@
 """The proxy of `jobscribe up`: one address for browsers; /live goes to the supervisor, everything else to the front end.
 
+Every request must come from the unix user of this process, or from root. Browsers send the cookies of a host to all of its ports, so
+another user's server on this machine gets them, too: a cookie alone proves nothing here.
 Bytes pass in both directions as fast as the slower side takes them, and nothing is collected. Nothing is understood but where a
 request goes, which headers are not for the other side, and that a side may be away.
 """
@@ -22,14 +24,18 @@ from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 from ..client.address import Source
 from ..client.errors import ClientError
 from ..protocol.errors import Refusal
+from ..runtime.admission import Admission, Limits
+from ..runtime.guarded_http import MAX_HEADERS, Guard, Guarded, Peers
+from ..runtime.guarded_http import server as http_server
 from ..runtime.log import Log
+from ..runtime.sums import Sums
 from . import errors
-from .peer import owner
-from .sign_in import PEER_HEADER
+from .peer import Gate
 
 CONNECT_SECS = 5.0
-#: What a browser may take to send its headers, or leave a connection idle.
+#: Browsers may leave a connection idle for so long.
 IDLE_SECS = 75.0
+LIMITS = Limits(idle_secs=IDLE_SECS)
 #: Connections to the front end that lie idle, and for how long: less than its server keeps them.
 MOST_KEPT, KEPT_SECS = 32, 30.0
 #: Requests to the front end, and streams of news, at once; one more is told to come back.
@@ -42,7 +48,6 @@ LARGEST_OF_STRANGERS = 64 * 1024
 #: The supervisor has a limit for uploads, which it says itself.
 LARGEST_UPLOAD = 2**40
 UPLOADS = "/lib-file/"
-MAX_HEADERS = 64 * 1024
 _NO_LIMIT = 2**62
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 #: Methods whose body tornado sends in chunks where its length is not known.
@@ -51,7 +56,7 @@ _HOP_BY_HOP = frozenset({
     "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade",
 })
-_OURS = frozenset({"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded", PEER_HEADER.lower()})
+_OURS = frozenset({"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded"})
 
 Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 
@@ -59,11 +64,13 @@ Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
     """front: how to connect to the front end. supervisor: where the supervisor is, asked for each stream.
 
-    is_user: with these headers, does the request come from a user who is signed in?
+    session: the key of the sign-in session that these headers show; None without one.
     """
 
-    def __init__(self, front: Connect, supervisor: Source, is_user: Callable[[HTTPHeaders], bool], log: Log) -> None:
-        self._front, self._supervisor, self.is_user, self.log = front, supervisor, is_user, log
+    def __init__(self, front: Connect, supervisor: Source, session: Callable[[HTTPHeaders], str | None], log: Log) -> None:
+        self._front, self._supervisor, self.session, self.log = front, supervisor, session, log
+        self.gate = Gate(log)
+        self._streams: dict[str, set[_Passage]] = {}
         self.under_way = self.live = 0
         self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
 
@@ -71,7 +78,21 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
     ) -> tornado.httputil.HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
-        return _Passage(self, request_conn)
+        return _Passage(self, request_conn, server_conn)
+
+    def add_stream(self, key: str, stream: "_Passage") -> None:
+        """This stream of news ends with this session."""
+        self._streams.setdefault(key, set()).add(stream)
+
+    def drop_stream(self, key: str, stream: "_Passage") -> None:
+        self._streams[key].discard(stream)
+        if not self._streams[key]:
+            del self._streams[key]
+
+    def end_streams(self, key: str) -> None:
+        """This session has ended."""
+        for stream in list(self._streams.get(key, ())):
+            stream.end()
 
     def route(self, path: str) -> Connect:
         return self._to_supervisor if is_live(path) else self._to_front
@@ -125,8 +146,10 @@ async def _connected(stream: tornado.iostream.IOStream, address: object) -> torn
 class _Passage(tornado.httputil.HTTPMessageDelegate):
     """One request on its way to its server, and the answer on its way back."""
 
-    def __init__(self, proxy: Proxy, browser: HTTP1Connection) -> None:
-        self._proxy, self._browser = proxy, browser
+    def __init__(self, proxy: Proxy, browser: HTTP1Connection, connection: object) -> None:
+        self._proxy, self._browser, self._connection = proxy, browser, connection
+        #: of the session with which a stream of news ends
+        self._key: str | None = None
         self._server: HTTP1Connection | None = None
         self._counted = False
         self._watching: asyncio.TimerHandle | None = None
@@ -158,6 +181,9 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._proxy.under_way += 1
             self._proxy.live += not self._may_keep
             self._counted = True
+            if not self._may_keep and (key := self._proxy.session(headers)) is not None:
+                self._key = key
+                self._proxy.add_stream(key, self)
             stream = await self._proxy.route(start_line.path)()
         except Refusal as e:
             self._refuse(e)
@@ -178,6 +204,9 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         await _quietly(self._server.write_headers(RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent))
 
     def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+        self._limit, limit = LARGEST_OF_STRANGERS, self._limit
+        self._proxy.gate.check(self._connection, self._browser.stream.socket)
+        self._limit = limit
         declared = headers.get("Content-Length")
         if declared is not None and (not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers):
             # two readers of it could see two requests
@@ -189,7 +218,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         length = int(declared or 0)
         if "Transfer-Encoding" not in headers and length <= LARGEST_OF_STRANGERS:
             return
-        if not self._proxy.is_user(headers):
+        if self._proxy.session(headers) is None:
             self._limit, self._excess = LARGEST_OF_STRANGERS, "unauthenticated"
         elif start_line.path.startswith(UPLOADS):
             self._limit = LARGEST_UPLOAD
@@ -202,13 +231,8 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
 
     def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
         sent = _passed_on(headers, _OURS)
-        sock = self._browser.stream.socket
-        peer, here = sock.getpeername()[:2], sock.getsockname()[:2]
-        sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = peer[0], "http"
+        sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = self._browser.stream.socket.getpeername()[0], "http"
         sent["X-Forwarded-Host"] = headers.get("Host", "")
-        if start_line.path.partition("?")[0] == "/sign-in":
-            who = owner(peer, here)
-            sent[PEER_HEADER] = "-" if who is None else str(who)
         if not self._may_keep:
             sent["Connection"] = "close"
         return sent
@@ -305,8 +329,16 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._counted = False
             self._proxy.under_way -= 1
             self._proxy.live -= not self._may_keep
+        if self._key is not None:
+            self._proxy.drop_stream(self._key, self)
+            self._key = None
         if self._server is not None:
             self._server.close()
+
+    def end(self) -> None:
+        """The session of this stream has ended."""
+        self._browser.close()
+        self._over()
 
 
 class _Answer(tornado.httputil.HTTPMessageDelegate):
@@ -355,9 +387,11 @@ async def _quietly(written: Awaitable[None]) -> None:
         return
 
 
-def serve(proxy: Proxy, listening: socket.socket) -> tornado.httpserver.HTTPServer:
+def serve(proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS) -> tornado.httpserver.HTTPServer:
     """Requests from this socket go through the proxy from now on; needs a running loop."""
-    server = tornado.httpserver.HTTPServer(proxy, idle_connection_timeout=IDLE_SECS, max_header_size=MAX_HEADERS)
+    said = Sums(proxy.log)
+    admission = Admission(limits, time.monotonic(), lambda reason, sentence: None if reason == "idle" else said.add(sentence))
+    server = http_server(Guarded(Guard(admission, Peers()), proxy, None))
     listening.setblocking(False)
     server.add_sockets([listening])
     return server

@@ -154,6 +154,10 @@ ROUTES: tuple[Route, ...] = (
         takes=schemas.SbatchLoginStatus, reply=schemas.LoginStatusReply, about="Does the user have to sign in to a cluster?",
     ),
     Route(
+        api="sbatchLogout", method="POST", path="/sbatch-logout", answer=clusters.sbatch_logout, takes=schemas.SbatchLogout,
+        reply=schemas.LogoutReply, about="Sign out of a cluster; jobs that Slurm has go on",
+    ),
+    Route(
         api="liveTicket", method="POST", path="/live-ticket", answer=jobs.live_ticket, takes=schemas.Body, reply=schemas.TicketReply,
         about="A ticket that opens /live for a moment",
     ),

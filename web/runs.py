@@ -15,6 +15,7 @@ from ..protocol.ids import compute_jid
 from ..protocol.status import ACTIVE, CANCELED, COMPLETED, MISSING, PENDING
 from . import errors, library, schemas
 from .batch_fields import Where, where
+from .simulations import Slot
 from .visit import Visit
 
 Reply = dict[str, Any]
@@ -44,13 +45,14 @@ def run_simulation(v: Visit) -> Reply:
         run=there.of(requests.RunSpec(
             uid=v.uid, simulation_type=body.simulation_type, simulation_id=body.simulation_id, compute_model=model.name,
             job_run_mode=model.kind, data=data, compute_job_hash=hash_, active_plan=v.site.plan(v.uid) if v.site.plan else None,
+            env=v.site.simulations.environment(body.simulation_type),
         )),
     )
     v.log(jid, {"reqId": request.req_id, "computeJid": jid, "report": body.report, "computeJobHash": hash_, "forceRun": body.force_run})
     reply = v.upstream.object("run-simulation", request)
     if reply.get("superseded"):
         reply = _current(v, jid, hash_) or reply
-    page = _Page(v, model, body.simulation_type, body.simulation_id, body.report)
+    page = _page(v, body.simulation_type, body.simulation_id, body.report)
     told = page.told(reply)
     if told["state"] == MISSING and reply["state"] == COMPLETED:
         # it was computed once, but what it wrote is gone
@@ -68,15 +70,15 @@ def run_status(v: Visit) -> Reply:
     """Of the run with this hash and serial, where they are given."""
     body = v.body(schemas.RunStatus)
     v.allowed(body.simulation_type)
-    model = v.site.simulations.model(body.simulation_type, body.report)
     hash_ = body.compute_job_hash
     if hash_ is None and body.models is not None:
+        model = v.site.simulations.model(body.simulation_type, body.report)
         data = {
             "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report,
             "models": _where(body.models, model, body.report).models,
         }
         hash_ = v.site.simulations.hash(body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type))
-    page = _Page(v, model, body.simulation_type, body.simulation_id, body.report)
+    page = _page(v, body.simulation_type, body.simulation_id, body.report)
     return page.told(page.status(hash_, body.compute_job_serial))
 
 
@@ -84,8 +86,7 @@ def run_cancel(v: Visit) -> Reply:
     """Of exactly the run that is meant; whatever else is in the slot stays as it is, and that is said."""
     body = v.body(schemas.RunCancel)
     v.allowed(body.simulation_type)
-    model = v.site.simulations.model(body.simulation_type, body.report)
-    page = _Page(v, model, body.simulation_type, body.simulation_id, body.report)
+    page = _page(v, body.simulation_type, body.simulation_id, body.report)
     reply = page.status(body.compute_job_hash, body.compute_job_serial)
     if reply["state"] in ACTIVE and not reply.get("superseded"):
         request = requests.RunCancel(
@@ -97,10 +98,14 @@ def run_cancel(v: Visit) -> Reply:
     return page.told(reply, result=False)
 
 
+def _page(v: Visit, simulation_type: str, simulation_id: str, report: str) -> "_Page":
+    return _Page(v, v.site.simulations.slot(simulation_type, report), simulation_type, simulation_id, report)
+
+
 class _Page:
     """The simulation and report that a page shows, and the job behind them."""
 
-    def __init__(self, v: Visit, model: Model, simulation_type: str, simulation_id: str, report: str) -> None:
+    def __init__(self, v: Visit, model: Slot, simulation_type: str, simulation_id: str, report: str) -> None:
         self._v, self._model = v, model
         self._type, self._sid, self._report = simulation_type, simulation_id, report
         self.jid = compute_jid(v.uid, simulation_id, model.name)

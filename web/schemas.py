@@ -146,6 +146,12 @@ class SbatchLoginStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     report: ComputeModel | None = None
 
 
+class SbatchLogout(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Sign out of a cluster. Without its name: of the first one."""
+
+    cluster: ClusterName | None = None
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True):
     """Why not. error: a sentence for a person; advice: what to do next; retry: may the very same request succeed later?"""
 
@@ -292,6 +298,18 @@ class LoginStatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     sentence: str | None = None
 
 
+class LogoutReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """signedOut: was anybody signed in? agentEnded: is nothing of the user's agent left there? runs: that Slurm goes on with."""
+
+    state: str
+    signed_out: bool
+    agent_ended: bool
+    runs: int
+    cluster: str | None = None
+    host: str | None = None
+    user: str | None = None
+
+
 class ClustersReply(msgspec.Struct, frozen=True, kw_only=True):
     """The clusters of this house: defaults, limits, and what is known of their partitions."""
 
@@ -299,7 +317,7 @@ class ClustersReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One job, as a list shows it."""
+    """One job, as a list shows it. computeJobPosition: of the last event that changed it."""
 
     compute_jid: ComputeJid
     uid: Uid
@@ -312,6 +330,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compute_job_start: float | None = None
     compute_job_end: float | None = None
     reason: str | None = None
+    compute_job_position: int | None = None
 
 
 class JobsReply(msgspec.Struct, frozen=True, kw_only=True):

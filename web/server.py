@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -25,14 +26,18 @@ from ..client.address import Source, fixed, in_root
 from ..protocol.errors import Refusal
 from ..protocol.redaction import Redactor
 from ..runtime import processes
+from ..runtime.admission import Limits
+from ..runtime.guarded_http import Peers
 from ..runtime.log import Log, capture_logging, log_uncaught
 from ..service.config import load
 from ..service.log import PkdebugSink, open_log
 from ..service.safety import check_server, read_secret
 from ..service.settings import Settings
-from .application import create_app, development_user
+from .application import USER, create_app, session_key
 from .child import Start, bound, url_of
-from .proxy import Proxy, serve, unix
+from .guarded_waitress import guard, user_by
+from .proxy import LIMITS, Proxy, serve, unix
+from .sessions import Sessions
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
 HIGH_WATER = 512 * 1024
@@ -47,10 +52,15 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `announce(url, root)` once requests are answered. Raises Refusal before that."""
     check_server(settings)
     log, sink = _opened_log(settings)
-    app = create_app(settings, _source(settings), log, development=False)
+    app = create_app(settings, _source(settings), log, sessions=None)
     s = settings.server
     listening = bound(s.ip, s.port)
     server = _waitress(app, settings, listening)
+    limits = settings.limits
+    guard(
+        server, Limits(limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer), Peers(limits.trusted_peers),
+        user_by(app, app.extensions[USER], log), log, CONNECTIONS,
+    )
     _set_title(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _interrupt())
@@ -79,17 +89,18 @@ def child() -> None:
         sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
         _set_title(settings)
-        app = create_app(settings, in_root(settings.root), log, development=True)
+        sessions = Sessions(Path(settings.root) / "sessions.json")
+        app = create_app(settings, in_root(settings.root), log, sessions=sessions)
         path = _private_path(settings.root)
         inner = socket.socket(socket.AF_UNIX)
         inner.bind(path)
         inner.listen(128)
-        asyncio.run(_proxied(settings, start, path, app, log, _waitress(app, settings, inner)))
+        asyncio.run(_proxied(settings, start, path, app, sessions, log, _waitress(app, settings, inner)))
     finally:
         sink.close()
 
 
-async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask, log: Log, inner: Any) -> None:
+async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask, sessions: Sessions, log: Log, inner: Any) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
@@ -103,8 +114,12 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
-    proxy = Proxy(unix(path), in_root(settings.root), lambda headers: development_user(app, headers.get("Cookie", "")) is not None, log)
-    server = serve(proxy, socket.socket(fileno=start.listen))
+    proxy = Proxy(unix(path), in_root(settings.root), lambda headers: session_key(app, headers.get("Cookie", "")), log)
+    sessions.ended = lambda key: loop.call_soon_threadsafe(proxy.end_streams, key)
+    limits = settings.limits
+    server = serve(proxy, socket.socket(fileno=start.listen), LIMITS._replace(
+        request_secs=limits.request_secs, body_secs=limits.body_secs, per_peer=limits.connections_per_peer,
+    ))
     log("front end ready root={}", settings.root)
     gc.freeze()
     os.write(start.ready, b"1")

@@ -1,12 +1,11 @@
-"""Sign-in for development: a name, no password, a signed cookie. Only `jobscribe up` has it, on loopback, for one unix user.
+"""Sign-in for development: a name, no password, a signed cookie with the token of a session. Only `jobscribe up` has it, on loopback.
 
-The page's own form talks to it in JSON; there is a plain one for those without the page.
+The proxy lets in one unix user of this machine; no request of another one comes here (see `proxy`). The page's own form talks in JSON;
+there is a plain one for browsers without scripts.
 """
 
 import getpass
 import html
-import os
-from collections.abc import Callable
 from typing import Annotated
 
 import flask
@@ -16,10 +15,9 @@ from flask.typing import ResponseReturnValue
 from ..protocol.errors import Refusal
 from ..protocol.ids import derived_id
 from . import csrf
+from .sessions import Session, Sessions
 
-#: Said by the proxy of `up`: the unix user at the other end of the connection, "-" where nobody knows.
-PEER_HEADER = "X-Jobscribe-Peer"
-_UID, _NAME = "uid", "name"
+_TOKEN, _NAME = "session", "name"
 
 
 class Name(msgspec.Struct, frozen=True):
@@ -28,23 +26,28 @@ class Name(msgspec.Struct, frozen=True):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
-def user(request: flask.Request) -> str | None:
-    """The hook: whose cookie it is."""
-    uid = flask.session.get(_UID)
-    return uid if isinstance(uid, str) else None
+class SignIn:
+    """Routes of one site. own_uid: the user of the command line."""
 
+    def __init__(self, sessions: Sessions, own_uid: str) -> None:
+        self.sessions, self._own_uid = sessions, own_uid
 
-def uid_of(name: str, own_uid: str) -> str:
-    """The unix user of this site is the user that the command line acts as; everybody else is derived from the name."""
-    return own_uid if name == getpass.getuser() else derived_id(name.encode(), key=b"jobscribe development user")[:8]
+    def session(self) -> Session | None:
+        """Return the session of the request's cookie."""
+        return self.sessions.of(flask.session.get(_TOKEN))
 
+    def token(self) -> str | None:
+        """Return the token of this session; None where it has ended."""
+        return None if self.session() is None else str(flask.session[_TOKEN])
 
-def sign_in(own_uid: str) -> Callable[[], ResponseReturnValue]:
-    """POST {"name"}, or a form with it."""
+    def user(self, request: flask.Request) -> str | None:
+        """The hook: whose cookie it is."""
+        session = self.session()
+        return None if session is None else session.uid
 
-    def view() -> ResponseReturnValue:
+    def sign_in(self) -> ResponseReturnValue:
+        """POST {"name"}, or a form with it."""
         request = flask.request
-        _same_person(request.headers.get(PEER_HEADER))
         form = request.mimetype == "application/x-www-form-urlencoded"
         if form:
             csrf.check_origin(request.headers, request.host, must_be_said=True)
@@ -52,37 +55,35 @@ def sign_in(own_uid: str) -> Callable[[], ResponseReturnValue]:
         else:
             csrf.check(request.headers, request.host, wants_json=True)
             wanted = _name(_json(request.get_data(cache=False)))
+        self.sessions.end(flask.session.get(_TOKEN))
         flask.session.clear()
         flask.session.permanent = True
-        flask.session[_UID], flask.session[_NAME] = uid_of(wanted, own_uid), wanted
-        return flask.redirect("./", 303) if form else who()
+        flask.session[_TOKEN] = self.sessions.open(uid_of(wanted, self._own_uid), wanted)
+        return flask.redirect("./", 303) if form else self.who()
 
-    return view
+    def sign_out(self) -> ResponseReturnValue:
+        """End the session here, not only in this browser."""
+        csrf.check(flask.request.headers, flask.request.host, wants_json=True)
+        self.sessions.end(flask.session.get(_TOKEN))
+        flask.session.clear()
+        return {"state": "ok"}
 
+    def who(self) -> ResponseReturnValue:
+        """Who is signed in."""
+        session = self.session()
+        if session is None:
+            raise Refusal("unauthenticated", "nobody is signed in")
+        return {"state": "ok", "uid": session.uid, "name": session.name}
 
-def sign_out() -> ResponseReturnValue:
-    csrf.check(flask.request.headers, flask.request.host, wants_json=True)
-    flask.session.clear()
-    return {"state": "ok"}
-
-
-def who() -> ResponseReturnValue:
-    """Who is signed in."""
-    if user(flask.request) is None:
-        raise Refusal("unauthenticated", "nobody is signed in")
-    return {"state": "ok", "uid": flask.session[_UID], "name": flask.session.get(_NAME, "")}
-
-
-def form() -> flask.Response:
-    """A page for those without the page."""
-    name = html.escape(str(flask.session.get(_NAME, "")))
-    return flask.Response(_FORM.replace("NAME", name), mimetype="text/html")
+    def form(self) -> flask.Response:
+        """A page for browsers without scripts."""
+        session = self.session()
+        return flask.Response(_FORM.replace("NAME", html.escape("" if session is None else session.name)), mimetype="text/html")
 
 
-def _same_person(peer: str | None) -> None:
-    """Other users of this machine can reach the port, but must not run anything as its owner."""
-    if peer not in ("0", str(os.geteuid())):
-        raise Refusal("forbidden", "this site is for the unix user who started it; start your own with 'jobscribe up'")
+def uid_of(name: str, own_uid: str) -> str:
+    """The unix user of this site is the user that the command line acts as; everybody else is derived from the name."""
+    return own_uid if name == getpass.getuser() else derived_id(name.encode(), key=b"jobscribe development user")[:8]
 
 
 def _json(raw: bytes) -> object:

@@ -5,12 +5,22 @@ from typing import Any
 
 import msgspec
 
-from ..apps.app import App, AppError, Data, Model
+from ..apps.app import App, AppError, Data, Kind, Model
 from ..apps.registry import COMMAND, digest, load, names
 from ..protocol.errors import Refusal
+from ..protocol.task_env import APP_VERSION
 
+#: A longer version is not told.
+_VERSION_CHARS = 200
 #: sha256 by name, of a user's library; asked for only when an app reads a file of it.
 LibFiles = Callable[[], Mapping[str, str]]
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Compute model of a job. kind: None for a plain command, and for a job that no installed app describes."""
+
+    name: str
+    kind: Kind | None = None
 
 
 class Simulations:
@@ -20,7 +30,7 @@ class Simulations:
         self._also = tuple(also)
 
     def names(self) -> tuple[str, ...]:
-        """All that a page can run; plain commands are not for pages."""
+        """All that a page can start; plain commands are submitted elsewhere."""
         return tuple(n for n in names(self._also) if n != COMMAND)
 
     def app(self, simulation_type: str) -> App:
@@ -36,6 +46,14 @@ class Simulations:
             raise Refusal("notFound", f"{simulation_type} has no report {report!r}; it has: {there}")
         return model
 
+    def slot(self, simulation_type: str, report: str) -> Slot:
+        """The compute model of a job that may have been submitted elsewhere, for status, cancel, log and diagnosis."""
+        try:
+            model = self.model(simulation_type, report)
+        except Refusal:  # unknownApp, appFailed, notFound: the supervisor may know the job although the app is gone
+            return Slot(report)
+        return Slot(model.name, model.kind)
+
     def hash(self, simulation_type: str, model: Model, data: Data, lib: LibFiles) -> str:
         """The computeJobHash. Raises Refusal (appRefused with what the app says to its user, appFailed)."""
         try:
@@ -44,6 +62,11 @@ class Simulations:
             raise Refusal("appRefused", str(e)) from None
         except RecursionError:
             raise Refusal("tooDeep", "the request is nested too deep") from None
+
+    def environment(self, simulation_type: str) -> dict[str, str]:
+        """What a run of this app has in its environment: the version that its hash is of. Where it runs, another one refuses it."""
+        version = self.app(simulation_type).version
+        return {APP_VERSION: version} if isinstance(version, str) and version.isprintable() and len(version) <= _VERSION_CHARS else {}
 
     def described(self) -> list[dict[str, Any]]:
         """What pages make their forms of. An app that cannot be loaded says why."""

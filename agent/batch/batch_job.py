@@ -23,8 +23,8 @@ class Task:
     """One execution. folder: its evidence."""
 
     __slots__ = (
-        "began_mono", "code_mono", "dropped", "exit", "fenced", "folder", "grace", "kill_at", "killed", "limit", "name", "run_dir", "said",
-        "seen_at", "sizes", "started", "step_over_mono", "stop_reason", "termed", "token",
+        "began_mono", "code_at", "code_mono", "dropped", "exit", "exited_first", "fenced", "folder", "grace", "kill_at", "killed", "limit",
+        "name", "own", "run_dir", "said", "seen_at", "signaled", "sizes", "started", "step_over_mono", "stop_reason", "termed", "token",
     )
 
     def __init__(self, token: Token, folder: str, run_dir: str, limit: float | None, grace: float) -> None:
@@ -36,11 +36,18 @@ class Task:
         self.began_mono: float | None = None
         #: the agent has its fence: it never starts
         self.fenced = False
+        #: since when its own exit is known: monotonic, and by the wall clock; and that exit
         self.code_mono: float | None = None
+        self.code_at = math.inf
+        self.own: ExitInfo | None = None
+        #: Slurm still called it running when its own exit, or the end of its step, was known: no end that Slurm made came before
+        self.exited_first = False
         self.step_over_mono: float | None = None
         self.stop_reason: str | None = None
         #: from when on everything of it is killed; what was sent so far
         self.kill_at: float | None = None
+        #: stop.json says that a signal may have been sent
+        self.signaled = False
         self.termed = False
         self.killed = 0
         self.exit: ExitInfo | None = None
@@ -122,6 +129,8 @@ def execution(job: BatchJob, task: Task, mono: float) -> Execution:
     op = op_id(task.token, "run")
     if task.exit is not None:
         return ended(task.token, task.exit, task.started)
+    if task.own is not None:
+        return _ending(job, task, task.own)
     running = job.verdict is not None and job.verdict.kind == "running" and not job.gang
     if task.started is None and not running:
         return Execution(token=task.token, state="starting", op_id=op, batch=state_of(job, task))
@@ -130,6 +139,16 @@ def execution(job: BatchJob, task: Task, mono: float) -> Execution:
     pid = task.started.pid if task.started is not None else 0
     return Execution(
         token=task.token, state="running", op_id=op, pid=pid, start_ticks=0, started_at=at, elapsed_secs=elapsed, batch=state_of(job, task),
+    )
+
+
+def _ending(job: BatchJob, task: Task, own: ExitInfo) -> Execution:
+    """Its script has written down its exit, and Slurm has not finished it."""
+    elapsed = None if own.started_at is None or own.ended_at is None else max(0.0, own.ended_at - own.started_at)
+    return Execution(
+        token=task.token, state="running", op_id=op_id(task.token, "run"), pid=task.started.pid if task.started is not None else 0,
+        start_ticks=0, started_at=own.started_at, elapsed_secs=elapsed, batch=state_of(job, task),
+        exit=msgspec.structs.replace(own, stop_reason=task.stop_reason),
     )
 
 

@@ -106,6 +106,10 @@ class BatchTasks:
 
     # ---- orders
 
+    def use_apps(self, apps: tuple[str, ...]) -> None:
+        """Runs from now on find these apps, besides the installed ones."""
+        self._preparing.apps = apps
+
     def launch(self, token: Token, spec: TaskSpec) -> None:
         """Have Slurm start it, unless its token was used before; then say what became of it."""
         self._launch([(token, spec)], None)
@@ -129,6 +133,8 @@ class BatchTasks:
             self._say(self._execution(token))
             return
         self._stopping.stop(*known, reason, grace_secs)
+        if known[1].stop_reason is None:  # it has ended by itself, and Slurm has not finished it
+            self._say(self._execution(token))
         self._tending.soon(known[0])
 
     def forget(self, tokens: Sequence[Token]) -> None:

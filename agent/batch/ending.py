@@ -12,12 +12,12 @@ import time
 import msgspec
 
 from ...protocol.exits import OF_THE_KERNEL, ExitFacts, ExitInfo, number_of_signal
-from ...runtime.evidence import EXIT_CODE, STDERR, STDOUT, from_code, read, with_words, written_code
+from ...runtime.evidence import STDERR, STDOUT, from_code, read, with_words, written_code
 from ...runtime.output_cap import OutputCap
 from ..slurm.marks import BATCH_SCRIPT, OVER, SETUP
 from ..slurm.states import together
 from .batch_job import BatchJob, Task, state_of
-from .watching import take_fence
+from .watching import ended_at, take_fence
 
 NEVER_TO_START = "stopped before it started"
 FORGOTTEN = "neither Slurm's controller nor its accounting knows the job any more, and its script did not write down how it ended"
@@ -40,7 +40,7 @@ def exit_of(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
         words["stopReason"] = task.stop_reason
     exit_ = msgspec.convert(words, ExitInfo)
     if exit_.source == "script" and job.verdict is not None and job.verdict.kind == "over":
-        exit_ = together(exit_, job.verdict)
+        exit_ = together(exit_, job.verdict, exited_first=task.exited_first)
     state = state_of(job, task)
     if exit_.source == "script" and state.state == "FAILED":  # with which code it knows better than Slurm
         state = msgspec.structs.replace(state, sentence="Slurm says that it failed")
@@ -99,13 +99,7 @@ def _fenced(task: Task) -> bool:
 
 
 def _in_its_own_hand(task: Task, code: int, began: float | None) -> dict[str, object]:
-    out: dict[str, object] = {"source": "script", "startedAt": began, **from_code(task.folder, code)}
-    try:
-        # files are stamped by a coarser clock: a short job would end before it started
-        out["endedAt"] = max(os.stat(f"{task.folder}/{EXIT_CODE}").st_mtime, began or 0.0)
-    except OSError:
-        out["endedAt"] = time.time()
-    return out
+    return {"source": "script", "startedAt": began, "endedAt": ended_at(task.folder, began), **from_code(task.folder, code)}
 
 
 def _lost_or_killed(task: Task, detail: str, began: float | None) -> dict[str, object]:

@@ -17,7 +17,7 @@ from ...protocol.batch import BatchState
 from ...protocol.errors import Refusal
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import Token, parse_token
-from ...runtime.evidence import EXIT, STOP, read_json, write_json
+from ...runtime.evidence import EXIT, STOP, read_json, write_json, written_code
 from ...runtime.filesystems import make_folder
 from .batch_job import BatchJob, Task
 
@@ -108,6 +108,9 @@ class Ledger:
         task.exit = self.exit(token.name)
         stop = read_json(f"{task.folder}/{STOP}")
         if stop is not None:
+            # older versions did not say whether they had sent a signal
+            task.signaled = stop.get("signaled") is not False
+        if stop is not None and (task.signaled or written_code(task.folder) is None):
             task.stop_reason = str(stop.get("reason"))
             given = stop.get("grace")
             task.grace = float(given) if isinstance(given, int | float) else grace

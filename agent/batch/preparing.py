@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 class Preparing:
     def __init__(self, ledger: Ledger, cluster: Cluster, deployment: str, apps: tuple[str, ...]) -> None:
-        self._ledger, self._cluster, self._deployment, self._apps = ledger, cluster, deployment, apps
+        self._ledger, self._cluster, self._deployment, self.apps = ledger, cluster, deployment, apps
 
     def job(self, asked: Asked) -> BatchJob:
         """What is to be submitted, as yet nowhere but in memory."""
@@ -92,7 +92,7 @@ class Preparing:
     def _task(self, task: Task, token: Token, spec: TaskSpec, asked: Asked) -> None:
         folder = task.folder
         if spec.app is not None:
-            write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self._apps).encode())
+            write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self.apps).encode())
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
         shared = exports(asked.shared.env) if asked.shared is not None else ""

@@ -85,6 +85,9 @@ class Rounds:
         if verdict.kind == "absent":
             return
         if verdict.kind == "running":
+            if row is not None and row.state == "RUNNING":
+                for task in job.live:
+                    task.exited_first = task.exited_first or task.code_at < said.began
             job.ran_at = row.started_at if row is not None else account.started_at if account is not None else None
         if verdict.kind == "over" and job.account_mono is None:
             job.account_mono = time.monotonic()

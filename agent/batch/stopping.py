@@ -1,7 +1,7 @@
 """Ending batch jobs, or single tasks of them: SIGTERM to everything, grace, SIGKILL and scancel, again until nothing is left.
 
 What waits in Slurm's queue gets no signal: its fence is taken, so that it never starts, and it is canceled. Why it ends is written
-down before the first signal.
+down before the first signal. A task that has written its own exit by then gets no signal: the stop came too late, and is not its cause.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from ..slurm import text
 from .batch_job import BatchJob, Task
 from .commands import Run
 from .ledger import Ledger
-from .watching import take_fence
+from .watching import fresh, own_exit, take_fence
 
 #: Tasks of one gang are told to end one by one; so long one waits for the others (seconds), because to end a job is less than to end all
 #: its steps.
@@ -38,13 +38,16 @@ class Stopping:
         self._nudges: dict[str, asyncio.Event] = {}
 
     def stop(self, job: BatchJob, task: Task, reason: str, grace: float) -> None:
-        """The first reason stays; the shortest grace counts."""
+        """The first reason stays; the shortest grace counts. It is too late for one whose own exit is known."""
+        if task.own is not None and not task.signaled:
+            return
         now = time.monotonic()
         if task.kill_at is None:
             task.stop_reason = task.stop_reason or reason
             task.kill_at = now + grace
+            task.grace = grace
             # before the first signal, so that an exit can always be told from its cause
-            self._ledger.owe(f"{task.folder}/{STOP}", {"reason": task.stop_reason, "grace": grace, "at": time.time()})
+            self._note(task)
             crashpoints.reached("keeper.stopping")
         task.kill_at = min(task.kill_at, now + grace)
         name = job.lead.name
@@ -54,6 +57,26 @@ class Stopping:
         self._nudges[name] = asyncio.Event()
         working = self._working[name] = asyncio.get_running_loop().create_task(self._work(job))
         working.add_done_callback(lambda done: self._done(name, done))
+
+    def _note(self, task: Task) -> None:
+        """signaled: may an exit that is written from now on be due to this stop?"""
+        said = {"reason": task.stop_reason, "grace": task.grace, "at": time.time(), "signaled": task.signaled}
+        self._ledger.owe(f"{task.folder}/{STOP}", said)
+
+    def _in_time(self, task: Task) -> bool:
+        """May it get a signal? Not where it has written its own exit since it was to be stopped."""
+        if task.fenced or task.signaled:
+            return True
+        task.signaled = True
+        self._note(task)
+        fresh(task.folder)
+        if own_exit(task.folder, task.started) is None:
+            return True
+        self._log("{} had ended by itself before it could be stopped ({})", str(task.token), task.stop_reason, **about(task.token))
+        task.signaled = False
+        self._note(task)
+        task.stop_reason = task.kill_at = None
+        return False
 
     async def cancel(self, job: BatchJob) -> bool:
         """Nothing of it is running, or has to. True where Slurm took it."""
@@ -111,6 +134,9 @@ class Stopping:
                 task.fenced = take_fence(task.folder)
         if job.job_id is None or job.foreign:  # it is looked for, or lost; what it finds when it starts are the fences
             return False
+        ending = [t for t in ending if self._in_time(t)]
+        if not ending or (job.state.state == "COMPLETING" and all(t.own is not None for t in ending)):
+            return True
         if len(ending) == len(job.live):
             return await self._whole(job, ending)
         taken = [await self._one(job, t) for t in ending if t.started is not None and t.step_over_mono is None]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ...protocol.clusters import Cluster
+from ...protocol.clusters import Cluster, fallback_secs
 from ...protocol.exits import ExitInfo
 from ...protocol.ids import about
 from ...runtime import crashpoints
@@ -125,10 +125,10 @@ class Tending:
         return [j for j in self._jobs.values() if j.asked and not j.submitting]
 
     def _limits(self) -> list[tuple[BatchJob, Task, float]]:
-        """Whose time is limited, and when it is over (monotonic)."""
+        """Whose time is limited, and when Slurm should have ended it long ago (monotonic)."""
         return [
-            (j, t, t.began_mono + t.limit) for j in self._jobs.values() for t in j.live
-            if t.limit is not None and t.began_mono is not None and t.stop_reason is None
+            (j, t, t.began_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs)) for j in self._jobs.values() for t in j.live
+            if t.limit is not None and t.began_mono is not None and t.stop_reason is None and t.own is None
         ]
 
     # ---- files
@@ -136,7 +136,8 @@ class Tending:
     async def _look(self) -> None:
         jobs = list(self._jobs.values())
         tasks = {t: j for j in jobs for t in j.live if j.asked}
-        seen = await asyncio.to_thread(look, list(tasks), self._capping.due())
+        completing = {t for t, j in tasks.items() if j.state.state == "COMPLETING"}
+        seen = await asyncio.to_thread(look, list(tasks), self._capping.due(), completing)
         for task, now in seen.items():
             self._saw(tasks[task], task, now)
         self._pace.looked(changed=bool(seen))
@@ -171,11 +172,12 @@ class Tending:
                     self._ledger.note_when_possible(job)
                     self._stopping.again(job)
                 self.just(job)
-        if now.code is not None and task.code_mono is None:
-            task.code_mono = clock
+        if now.own is not None and task.own is None:
+            task.own, task.code_mono, task.code_at = now.own, clock, time.time()
             self.soon(job, _AFTER_CODE_SECS)
         if now.over and task.step_over_mono is None:
-            task.step_over_mono = clock
+            task.step_over_mono, task.code_at = clock, min(task.code_at, time.time())
+            self.soon(job, _AFTER_CODE_SECS)
         self._changed(job)
 
     # ---- ends
@@ -191,9 +193,15 @@ class Tending:
         over = self._over(job)
         for task in job.live:
             alone = job.gang and not job.stopping and task.fenced
-            step = job.gang and task.step_over_mono is not None and self._written(task, task.step_over_mono)
+            step = self._step_over(job, task)
             if (over and (task.code_mono is not None or task.fenced or self._told(job, task))) or alone or step:
                 self.end(job, task, await asyncio.to_thread(exit_of, job, task, self._cap))
+
+    def _step_over(self, job: BatchJob, task: Task) -> bool:
+        """Has it ended alone? Its step may also have ended because Slurm ends the job: then Slurm's word is waited for."""
+        if not job.gang or task.step_over_mono is None or not (task.exited_first or task.stop_reason is not None):
+            return False
+        return self._written(task, task.step_over_mono)
 
     def _over(self, job: BatchJob) -> bool:
         """Is nothing of it left, by Slurm's word?"""

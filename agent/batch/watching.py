@@ -7,10 +7,13 @@ Blocks; `Pace` and `Seen` are data.
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from ...runtime.evidence import read, write, written_code
+import msgspec
+
+from ...protocol.exits import ExitInfo
+from ...runtime.evidence import EXIT_CODE, from_code, read, write, written_code
 from ...runtime.output_cap import OutputCap
 from ..slurm.marks import OVER, STARTED, Started, parse_started
 from .batch_job import Task
@@ -26,10 +29,10 @@ _NOBODY = "0"
 
 
 class Seen(NamedTuple):
-    """What lies there now. over: its step has ended."""
+    """What lies there now. own: the exit that its script wrote down. over: its step has ended."""
 
     started: Started | None
-    code: int | None
+    own: ExitInfo | None
     over: bool
 
 
@@ -44,22 +47,42 @@ class Pace:
         return self.secs
 
 
-def look(tasks: Iterable[Task], cap: OutputCap | None) -> dict[Task, Seen]:
-    """Of each of these that changed since the look before. cap: cuts their output."""
+def look(tasks: Iterable[Task], cap: OutputCap | None, completing: Container[Task] = ()) -> dict[Task, Seen]:
+    """Of each of these that changed since the look before. cap: cuts their output. completing: whose exit is expected now."""
     out = {}
     for task in tasks:
         if cap is not None:
             cap.apply(task)
-        now = seen(task)
+        now = seen(task, anew=task in completing)
         known = (task.started is not None or task.fenced, task.code_mono is not None, task.step_over_mono is not None)
-        if (now.started is not None, now.code is not None, now.over) != known:
+        if (now.started is not None, now.own is not None, now.over) != known:
             out[task] = now
     return out
 
 
-def seen(task: Task) -> Seen:
+def seen(task: Task, *, anew: bool = False) -> Seen:
     started = task.started or fence(task.folder)
-    return Seen(started, written_code(task.folder), os.path.exists(f"{task.folder}/{OVER}"))
+    if anew and task.own is None:
+        fresh(task.folder)
+    return Seen(started, task.own or own_exit(task.folder, started), os.path.exists(f"{task.folder}/{OVER}"))
+
+
+def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
+    """The exit in the script's own hand, without what else is known of its end. None where the script has not written it."""
+    code = written_code(folder)
+    if code is None:
+        return None
+    began = started.at if started is not None and started.pid else None
+    words = {"source": "script", "startedAt": began, "endedAt": ended_at(folder, began), **from_code(folder, code)}
+    return msgspec.convert(words, ExitInfo)
+
+
+def ended_at(folder: str, began: float | None) -> float:
+    """When the script wrote its exit code. Files are stamped by a coarser clock: a short job would end before it started."""
+    try:
+        return max(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, began or 0.0)
+    except OSError:
+        return time.time()
 
 
 def fence(folder: str) -> Started | None:

@@ -105,6 +105,10 @@ class AgentSeat:
                 self._words = str(message.get("why"))[:2000]
             case "here":
                 self._there()
+            case "ping":
+                self._there()
+                if self._channel is not None:
+                    self._channel.send({"is": "pong", "n": message.get("n")})
             case _:
                 self._there()
                 self._on_message(message)

@@ -12,7 +12,7 @@ import signal
 import time
 
 from ...runtime import crashpoints, processes
-from ...runtime.evidence import EXIT, STOP
+from ...runtime.evidence import EXIT, STOP, written_code
 from . import facts, verdict
 from .launch import close_lock
 from .say import say
@@ -36,6 +36,8 @@ assert resource  # os.wait4 imports it when it is called first; a keeper must ne
 
 #: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
+#: What is left of an execution after its main process is mostly gone within this time (seconds); else its exit is told before its end.
+_ENDING_SECS = 0.05
 #: A cgroup that cannot be taken away is tried again after this long at most.
 _SELDOM_SECS = 60.0
 #: Rounds of killing adopted children without a pause, for those that fork as fast as they are killed.
@@ -45,26 +47,41 @@ _SAY_AFTER = 50
 
 
 class Ending:
-    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each."""
+    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each.
+
+    exited: told of one whose main process is over while something else of it takes its time to end.
+    """
 
     def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups, owed: Owed, running: dict[str, Execution],
-                 finished: Callable[[Execution], None], kernel: Kernel) -> None:
-        self._kernel = kernel
+                 finished: Callable[[Execution], None], exited: Callable[[Execution], None], kernel: Kernel) -> None:
+        self._kernel, self._exited = kernel, exited
         self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
         self._running, self._finished = running, finished
 
     def children_changed(self) -> None:
         """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
         for e in self._running.values():
-            if e.own and not e.main_over:
-                # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
-                e.main_over = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            self._notice(e)
         self.look()
         for e in [e for e in self._running.values() if e.main_over and e.own]:
             if not self._has_orphans(e) and not _peopled(e):
                 self._finish(e)
             elif not self._loop.has_timer(("step", e.name)):
                 self.step(e)
+
+    def _notice(self, e: Execution) -> None:
+        """Has the main process of our own child ended?"""
+        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
+        if e.own and not e.main_over:
+            e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if e.main_seen is not None:
+                self.main_ended(e)
+
+    def main_ended(self, e: Execution) -> None:
+        """Its main process has ended: noticed just now. Its time limit does not count any more."""
+        self._loop.cancel(("limit", e.name))
+        e.main_over = True
+        e.ended_mono = verdict.ended_mono(e, self._loop.since)
 
     def look(self) -> None:
         """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
@@ -75,16 +92,31 @@ class Ending:
                 self._kin.kill_child(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts."""
+        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts.
+
+        A stop that comes after the exit is too late: what is left of it is killed as after any exit, and no reason is kept.
+        """
         now = time.monotonic()
         if e.kill_at is None:
-            e.stop_reason = e.stop_reason or reason
+            if e.stop_reason is None and not self._noted(e, reason, grace):
+                self.step(e)
+                return
             e.kill_at = now + grace
-            # before the first signal, so that an exit can always be told from its cause
-            self._owed.write(f"{e.folder}/{STOP}", {"reason": e.stop_reason, "grace": grace, "at": time.time()})
-            crashpoints.reached("keeper.stopping")
         e.kill_at = min(e.kill_at, now + grace)
         self.step(e)
+
+    def _noted(self, e: Execution, reason: str, grace: float) -> bool:
+        """Write down why it is stopped, and then that it gets a signal. False: its exit was there before, and it gets none."""
+        path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
+        self._owed.write(path, {**note, "signaled": False})
+        crashpoints.reached("keeper.stopping")
+        self._notice(e)
+        if e.main_over or written_code(e.folder) is not None:
+            self._owed.withdraw(path)
+            return False
+        self._owed.write(path, {**note, "signaled": True})
+        e.stop_reason = reason
+        return True
 
     def step(self, e: Execution) -> None:
         """Bring an execution that is to end closer to its end, and come again until it is over."""
@@ -95,6 +127,10 @@ class Ending:
             self._finish(e)
             return
         now = time.monotonic()
+        if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
+            e.exited = verdict.while_ending(e)
+            if e.exited is not None:
+                self._exited(e)
         if e.kill_at is None or now >= e.kill_at:
             if not e.killing:
                 e.killing, e.pause = True, _KILL_PAUSE / 2

@@ -25,9 +25,9 @@ class Execution:
     """
 
     __slots__ = (
-        "alone", "cgroup", "counted", "dropped", "elapsed", "exit", "folder", "grace", "kill_at", "killing", "limit", "lock_fd",
-        "main_over", "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sight", "sizes", "started_at",
-        "started_mono", "stop_reason", "survivors", "terminated", "ticks", "token",
+        "alone", "cgroup", "counted", "dropped", "elapsed", "ended_mono", "exit", "exited", "folder", "grace", "kill_at", "killing",
+        "limit", "lock_fd", "main_over", "main_seen", "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sight",
+        "sizes", "started_at", "started_mono", "stop_reason", "survivors", "terminated", "ticks", "token",
     )
 
     def __init__(self, name: str, token: str, folder: str) -> None:
@@ -40,7 +40,11 @@ class Execution:
         self.started_at: float | None = None
         self.started_mono: float | None = None
         self.elapsed: float | None = None
+        #: when its main process ended (see `verdict.ended_mono`)
+        self.ended_mono: float | None = None
         self.exit: dict[str, Any] | None = None
+        #: the exit of its main process, as the agent was told it while something of it was left
+        self.exited: dict[str, Any] | None = None
         self.own = True
         #: its cgroup, where it has one
         self.cgroup: Cgroup | None = None
@@ -52,6 +56,8 @@ class Execution:
         self.main_over = False
         #: what wait4 said of the main process, where this keeper is its parent
         self.main_status: tuple[int, resource.struct_rusage] | None = None
+        #: what waitid said of it before
+        self.main_seen: os.waitid_result | None = None
         self.stop_reason: str | None = None
         #: monotonic time from which on everything of it is killed
         self.kill_at: float | None = None
@@ -80,17 +86,18 @@ class Execution:
 
     def over(self, exit_: dict[str, Any]) -> None:
         """Nothing of it is left; this is its end."""
-        if self.started_mono is not None and self.elapsed is None:
-            self.elapsed = time.monotonic() - self.started_mono
+        began, ended = self.started_at, exit_.get("endedAt")
+        self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
         self.terminated, self.survivors, self.dropped, self.sizes, self.sight = set(), set(), {}, {}, Sight()
 
     def said(self) -> dict[str, Any]:
-        """The form that the agent gets."""
+        """The form that the agent gets. One that runs and has an exit is ending: its main process is over, and something of it is left."""
         elapsed = self.elapsed
         if elapsed is None and self.started_mono is not None:
             elapsed = time.monotonic() - self.started_mono
         return {
             "name": self.name, "token": self.token, "state": "ended" if self.ended else "running", "pid": self.pid,
-            "startTicks": self.ticks, "startedAt": self.started_at, "elapsed": elapsed, "runDir": self.run_dir, "exit": self.exit,
+            "startTicks": self.ticks, "startedAt": self.started_at, "elapsed": elapsed, "runDir": self.run_dir,
+            "exit": self.exit or self.exited,
         }

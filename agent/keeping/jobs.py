@@ -15,7 +15,7 @@ from .kernel import AT_FIRST_SECS, Kernel
 from .launch import Launcher, StartFailed
 from .layout import Layout, is_name
 from .owed import Owed
-from .recovery import recovered, stop_grace
+from .recovery import recovered, stop_under_way
 from .say import say
 from .witness import look_around
 
@@ -51,7 +51,7 @@ class Jobs:
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
         self._kernel = Kernel()
-        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, self._kernel)
+        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, lambda e: tell("started", e), self._kernel)
         self._refused: dict[str, None] = {}
         #: set when the keeper is to end: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
@@ -187,8 +187,9 @@ class Jobs:
             self.ending.step(e)
         else:
             self._watch(e)
-            if e.stop_reason is not None:
-                self.ending.stop(e, e.stop_reason, stop_grace(e))
+            stop = stop_under_way(e)
+            if stop is not None:
+                self.ending.stop(e, *stop)
         return e
 
     def _add(self, e: Execution) -> None:
@@ -214,7 +215,7 @@ class Jobs:
             self._loop.unwatch(e.pidfd)
             os.close(e.pidfd)
             e.pidfd = -1
-        e.main_over = True
+        self.ending.main_ended(e)
         self.ending.step(e)
 
     def _tick(self) -> None:

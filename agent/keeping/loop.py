@@ -36,6 +36,8 @@ class Loop:
         self._signals: dict[int, Callable[[], None]] = {}
         self._failures: dict[str, int] = {}
         self._over: int | None = None
+        #: monotonic: what is noticed in this turn happened after this moment, for the turn before this one began then
+        self.since = self._turn = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -71,6 +73,7 @@ class Loop:
     def run(self) -> int:
         """Serve until `stop`; returns what it was given."""
         while self._over is None:
+            self.since, self._turn = self._turn, time.monotonic()
             timeout = None
             if self._timers:
                 timeout = max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())

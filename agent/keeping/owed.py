@@ -5,6 +5,8 @@ What the agent is told does not wait for that. Only when the keeper itself ends 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 
 from ...runtime.evidence import write_json
@@ -39,6 +41,12 @@ class Owed:
             del self._notes[next(iter(self._notes))]
         if not self._loop.has_timer("owed"):
             self._loop.at("owed", time.monotonic() + self._pause, self._again)
+
+    def withdraw(self, path: str) -> None:
+        """Take a note back."""
+        self._notes.pop(path, None)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
     def settle(self) -> None:
         """Try all of them a last time."""

@@ -36,7 +36,7 @@ def recovered(name: str, token: str, layout: Layout, boot_id: str, life_id: str,
     e.own = e.alone = False
     start = read_json(f"{folder}/{START}")
     stop = read_json(f"{folder}/{STOP}")
-    if stop is not None:
+    if stop is not None and stop.get("signaled", True):  # notes of an older version say nothing about signals
         e.stop_reason = str(stop.get("reason"))
     if start is not None:
         _take_over(e, start)
@@ -45,29 +45,22 @@ def recovered(name: str, token: str, layout: Layout, boot_id: str, life_id: str,
         e.cgroup.thaw()
     final = read_json(f"{folder}/{EXIT}")
     if final is not None:
-        end(e, final)
+        e.over(final)
     elif start is None:
         _search(e)
     elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:  # notes of an older version say no life
         e.main_over, e.started_mono = True, None  # that clock counted from the start of another boot, or ran on when it was over
         why = verdict.RESTARTED if start.get("bootId") != boot_id else verdict.container_ended(sentence(layout.container_log, e.started_at))
-        end(e, verdict.with_evidence(e, verdict.from_evidence(e, why), 0))
+        e.over(verdict.with_evidence(e, verdict.from_evidence(e, why), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
     return e
 
 
-def end(e: Execution, exit_: dict[str, Any]) -> None:
-    """Set its end; how long it took is taken from the times in it, because this keeper was not there."""
-    began, ended = e.started_at, exit_.get("endedAt")
-    e.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
-    e.over(exit_)
-
-
-def stop_grace(e: Execution) -> float:
-    """The grace of the stop that was under way when the earlier keeper ended."""
-    stop = read_json(f"{e.folder}/{STOP}") or {}
-    return float(stop.get("grace", e.grace))
+def stop_under_way(e: Execution) -> tuple[str, float] | None:
+    """Reason and grace of the stop that the earlier keeper had noted, whether or not it sent a signal."""
+    stop = read_json(f"{e.folder}/{STOP}")
+    return None if stop is None else (str(stop.get("reason")), float(stop.get("grace", e.grace)))
 
 
 def _take_over(e: Execution, start: dict[str, Any]) -> None:
@@ -91,7 +84,7 @@ def _search(e: Execution) -> None:
         return
     e.main_over = True
     if not found and not os.path.exists(f"{e.folder}/{STDERR}"):  # the last thing that is made before the script runs
-        end(e, verdict.never(verdict.NEVER_SPAWNED, e.stop_reason))
+        e.over(verdict.never(verdict.NEVER_SPAWNED, e.stop_reason))
 
 
 def _seen(e: Execution) -> list[Process]:

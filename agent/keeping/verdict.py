@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .execution import Execution
 
+#: A keeper that noticed an end within this time takes the moment of noticing (seconds).
+_LATE_SECS = 1.0
 RESTARTED = "the machine was restarted while it ran"
 CONTAINER_ENDED = "the container that it ran in ended"
 MEMORY_OF_SOME = "memory ran out in its container while it ran beside others; whose process the kernel killed is not known"
@@ -30,17 +32,28 @@ def from_parent(e: Execution) -> dict[str, Any]:
     """The exit of a main process that this keeper waited for."""
     assert e.main_status is not None
     status, usage = e.main_status
-    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
-    written = written_code(e.folder)
-    if os.WIFSIGNALED(status) and written is not None:  # the command had ended before its shell was hit
-        out |= from_code(e.folder, written)
-    elif os.WIFSIGNALED(status):
-        out |= {"signal": os.WTERMSIG(status), "coreDumped": os.WCOREDUMP(status)}
-    else:
-        out |= from_code(e.folder, os.WEXITSTATUS(status))
-    return out | {
+    code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return _of_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status)) | {
         "userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6), "maxRssBytes": usage.ru_maxrss * 1024,
     }
+
+
+def while_ending(e: Execution) -> dict[str, Any] | None:
+    """The exit of a main process that is over, while something of the execution is left. None: nobody knows it."""
+    if e.main_seen is not None:
+        code = e.main_seen.si_status if e.main_seen.si_code == os.CLD_EXITED else None
+        out = _of_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
+    else:
+        out = from_evidence(e, "")
+    return None if out["source"] == "lost" else {"endedAt": _ended_at(e)} | out | {"stopReason": e.stop_reason}
+
+
+def _of_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
+    """code: None where a signal with this number ended the shell."""
+    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
+    if code is None:  # the command may have ended before its shell was hit
+        code = written_code(e.folder)
+    return out | ({"signal": number, "coreDumped": dumped} if code is None else from_code(e.folder, code))
 
 
 def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
@@ -51,7 +64,7 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
         out |= from_code(e.folder, written)
         try:
             # files are stamped by a coarser clock: a short job would end before it started
-            out["endedAt"] = max(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, e.started_at or 0.0)
+            out["endedAt"] = max(min(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, time.time()), e.started_at or 0.0)
         except OSError as error:
             out["detail"] = f"the time of its end is not known: {error.strerror}"
         return out
@@ -77,8 +90,23 @@ def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> di
     return with_words(e.folder, out)
 
 
+def ended_mono(e: Execution, since: float) -> float:
+    """Monotonic time at which its main process ended, noticed just now. since: it had not ended then.
+
+    A keeper that was stopped or starved notices late: then the age of the exit code's file says when, between `since` and now.
+    """
+    now = time.monotonic()
+    if now - since < _LATE_SECS:
+        return now
+    try:
+        age = time.time() - os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime
+    except OSError:
+        return now
+    return min(now, max(since, e.started_mono or since, now - age))
+
+
 def _ended_at(e: Execution) -> float:
     """By the wall clock as it was at the start: between the two lies how long it took, though the clock was set meanwhile."""
     if e.started_at is None or e.started_mono is None:
         return time.time()
-    return e.started_at + max(0.0, time.monotonic() - e.started_mono)
+    return e.started_at + max(0.0, (time.monotonic() if e.ended_mono is None else e.ended_mono) - e.started_mono)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, assert_never
 from msgspec.structs import replace
 
 from ...protocol.batch import BatchState
-from ...protocol.exits import ExitInfo
+from ...protocol.exits import ExitFacts, ExitInfo
 from ...protocol.ids import printable
 from .marks import FENCED
 from .reasons import never, waits_for
@@ -239,20 +239,38 @@ def _on(state: BatchState) -> str:
     return f" ({state.nodes})" if state.nodes else ""
 
 
+#: Ends of a whole job: a program that had exited before did not exit because of them.
+_STOPPED = frozenset(("TIMEOUT", "CANCELLED", "NODE_FAIL", "DEADLINE"))
+#: Where accounting says that the job was ended so much later than its script wrote its exit code, that came first. Their clocks may
+#: differ (seconds).
+_CLOCKS_SECS = 30.0
 #: Ends that Slurm makes itself: a program that said 143 before it was killed did so because of them.
 _SLURMS_DOING = frozenset(("TIMEOUT", "PREEMPTED", "CANCELLED", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"))
 
 
-def together(own: ExitInfo, verdict: Verdict) -> ExitInfo:
-    """The end that the script wrote down, with what Slurm knows: last state, memory, why it was ended. The code stays the script's."""
+def first(own: ExitInfo, verdict: Verdict) -> bool:
+    """By the clocks of the cluster: had the script exited by itself before Slurm ended the job?"""
+    told = verdict.exit
+    if told is None or told.ended_at is None or own.ended_at is None or verdict.state.state not in _STOPPED:
+        return False
+    return own.ended_at < told.ended_at - _CLOCKS_SECS
+
+
+def together(own: ExitInfo, verdict: Verdict, *, exited_first: bool = False) -> ExitInfo:
+    """The end that the script wrote down, with what Slurm knows: last state, memory, why it was ended. The code stays the script's.
+
+    exited_first: the script had exited while Slurm still let the job run. Then a later end of the job is not the end of the script.
+    """
     told = verdict.exit
     if told is None:
         return replace(own, batch=verdict.state)
     word, succeeded = verdict.state.state, own.code == 0
+    own_end = word in _STOPPED and (exited_first or first(own, verdict))
     return replace(
         own, batch=verdict.state,
-        stop_reason=own.stop_reason or (told.stop_reason if not succeeded else None),
+        stop_reason=own.stop_reason or (None if own_end else told.stop_reason),
         out_of_memory=True if told.out_of_memory else own.out_of_memory,
         max_rss_bytes=own.max_rss_bytes if own.max_rss_bytes is not None else told.max_rss_bytes,
-        detail=own.detail or (told.detail if word in _SLURMS_DOING and not succeeded else None),
+        detail=own.detail or (told.detail if word in _SLURMS_DOING and not succeeded and not own_end else None),
+        facts=replace(own.facts if isinstance(own.facts, ExitFacts) else ExitFacts(), exited_first=True) if own_end else own.facts,
     )

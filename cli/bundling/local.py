@@ -110,7 +110,7 @@ def _read(root: str, path: Path, limit: int) -> tuple[int, bytes] | None:
         os.close(at)
     try:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:  # another name (a hard link): it may be somebody else's
             return None
         begin = max(0, info.st_size - limit)
         return begin, os.pread(fd, limit, begin)

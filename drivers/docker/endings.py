@@ -81,7 +81,7 @@ def of_task(state: State | None, *, ooms: int = 0, written: Written | None = Non
     began, ended = (_unix((state or {}).get(name)) for name in ("StartedAt", "FinishedAt"))
     known = ExitInfo(stop_reason=stop_reason, out_of_memory=memory, started_at=began, ended_at=ended)
     if written is not None:  # the shell is still there when its command has ended: whatever hit it then does not matter
-        return _replace(known, source="script", code=written.code, signal=written.signal, core_dumped=written.core_dumped)
+        return as_written(known, written)
     if state is None:
         return _replace(known, source="lost", detail=REMOVED)
     if never_started(state):
@@ -96,6 +96,10 @@ def of_task(state: State | None, *, ooms: int = 0, written: Written | None = Non
         return _replace(known, source="engine", code=code, detail=_said(state) or None)
     outside = None if memory or stop_reason is not None else _killed(number)
     return _replace(known, source="engine", signal=number, detail=outside)
+
+
+def as_written(known: ExitInfo, written: Written) -> ExitInfo:
+    return _replace(known, source="script", code=written.code, signal=written.signal, core_dumped=written.core_dumped)
 
 
 def facts_of(

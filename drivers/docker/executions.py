@@ -34,6 +34,9 @@ class TaskState:
         self.ooms = 0
         #: the most memory that it was seen to have
         self.memory_peak: int | None = None
+        #: the command's own exit, while its container is still there; and since when it is seen (monotonic)
+        self.exited: ExitInfo | None = None
+        self.exit_seen: float | None = None
         self.exit: ExitInfo | None = None
         self.told = float("-inf")
         self.dropped: dict[str, int] = {}
@@ -76,7 +79,7 @@ class TaskState:
             return Execution(token=self.token, state="starting", op_id=op)
         return Execution(
             token=self.token, state="running", op_id=op, pid=self.pid, start_ticks=ticks, started_at=self.began,
-            elapsed_secs=self.elapsed(),
+            elapsed_secs=self.elapsed(), exit=self.exited,
         )
 
 

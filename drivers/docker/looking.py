@@ -1,6 +1,8 @@
 """What became of a task's container: it runs, it has ended (then the evidence is put together, once), or it is gone."""
 
 import asyncio
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ...protocol.exits import ExitInfo
-from ...runtime.evidence import STDERR, STDOUT, from_code, read, with_words, written_code
+from ...runtime.evidence import EXIT_CODE, STDERR, STDOUT, from_code, read, with_words, written_code
 from ...runtime.output_cap import OutputCap
 from . import endings
 from .engine import HostEngine
@@ -16,6 +18,8 @@ from .executions import TaskState
 from .remains import inspect
 from .wrapper import LIMIT_MARK, SURVIVORS
 
+#: A container goes with its command mostly within this time (seconds); else the exit is told before the end.
+ENDING_SECS = 0.4
 #: Nobody can have more processes.
 _MOST = 2**22
 #: Of one that was over before anybody looked: what it was in its own container.
@@ -54,13 +58,7 @@ class Looking:
     def _written_down(self, task: TaskState, state: dict[str, Any] | None, limit: int | None) -> ExitInfo:
         """Blocks. Raises OSError."""
         folder = task.folder
-        reason = task.stop.reason if task.stop is not None else "timeLimit" if read(f"{folder}/{LIMIT_MARK}", 16) else None
-        code = written_code(folder)
-        written = None
-        if code is not None:
-            said = from_code(folder, code)
-            written = endings.Written(code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False))
-        exit_ = endings.of_task(state, ooms=task.ooms, written=written, stop_reason=reason)
+        exit_ = endings.of_task(state, ooms=task.ooms, written=_written(folder), stop_reason=_stop_reason(task))
         self._cap.remember(task)
         self._cap.apply(task, last=True)
         words = with_words(folder, {"code": exit_.code})
@@ -77,6 +75,38 @@ class Looking:
         )
         task.place.files.note_exit(task.token, exit_)
         return exit_
+
+
+def exits(tasks: list[TaskState], now: float) -> list[TaskState]:
+    """Those whose command has ended for some time while their container has not: `exited` is set. Blocks. now: monotonic seconds."""
+    out = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # the next look tells
+            written = _written(task.folder)
+            if written is not None and task.exit_seen is None:
+                task.exit_seen = now
+            elif written is not None and task.exit_seen is not None and now - task.exit_seen >= ENDING_SECS:
+                ended = min(os.stat(f"{task.folder}/{EXIT_CODE}").st_mtime, time.time())
+                known = ExitInfo(stop_reason=_stop_reason(task), started_at=task.began, ended_at=max(ended, task.began or 0.0))
+                task.exited = endings.as_written(known, written)
+                out.append(task)
+    return out
+
+
+def _written(folder: str) -> endings.Written | None:
+    """What the wrapper wrote of the end. Raises OSError."""
+    code = written_code(folder)
+    if code is None:
+        return None
+    said = from_code(folder, code)
+    return endings.Written(code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False))
+
+
+def _stop_reason(task: TaskState) -> str | None:
+    """A stop that was never signaled did nothing."""
+    if task.stop is not None and task.stop.signaled:
+        return task.stop.reason
+    return "timeLimit" if read(f"{task.folder}/{LIMIT_MARK}", 16) else None
 
 
 def _survivors(folder: str) -> int:

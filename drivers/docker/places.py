@@ -40,8 +40,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """signaled: a signal was about to be sent; notes of an older version do not say so."""
+
     reason: str
     grace: float
+    signaled: bool = True
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +96,17 @@ class PlaceFiles:
     def note_container(self, token: Token, id_: str) -> None:
         self._write(token, CONTAINER, {"id": id_}, sync=True)
 
-    def note_stop(self, token: Token, stop: Stop, mark: str) -> None:
-        """Before the first signal; the mark is for its wrapper. Of its evidence nothing is left where it wants that."""
+    def note_stop(self, token: Token, stop: Stop, mark: str | None = None) -> None:
+        """With the mark for its wrapper before the first signal. Of its evidence nothing is left where it wants that."""
         self._write(token, STOP, msgspec.to_builtins(stop), sync=True)
-        with contextlib.suppress(OSError):
-            put(self.evidence(token), mark, b"")
+        if mark is not None:
+            with contextlib.suppress(OSError):
+                put(self.evidence(token), mark, b"")
+
+    def withdraw_stop(self, token: Token) -> None:
+        """It came after the exit."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.ledger}/{token.name}/{STOP}")
 
     def note_exit(self, token: Token, exit_: ExitInfo) -> None:
         """For us, then for readers."""

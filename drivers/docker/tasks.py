@@ -47,7 +47,8 @@ class DockerTasks:
         self._launching = Launching(driver, log, networks, self._ended, self._began)
         self._stopping = Stopping(driver, self._look)
         self._recovery = Recovery(driver, log)
-        self._upkeep = Upkeep(driver, log, networks, self._places, self._looking, self._say, lambda t: self._stop(t, "timeLimit", t.grace))
+        self._upkeep = Upkeep(driver, log, networks, self._places, self._looking, self._say, lambda t: self._stop(t, "timeLimit", t.grace),
+                               lambda t: self._spawn(self._stopping.clear(t)))
         driver.places = _Doors(self)
         driver.listen(self)
 
@@ -264,7 +265,7 @@ class DockerTasks:
         kill_at = time.monotonic() + grace_secs
         first = task.stop is None
         if task.stop is None:
-            task.stop = Stop(reason=reason, grace=grace_secs)
+            task.stop = Stop(reason=reason, grace=grace_secs, signaled=False)
         task.kill_at = kill_at if task.kill_at is None else min(task.kill_at, kill_at)
         task.changed.set()
         if first and not task.begun:

@@ -12,7 +12,7 @@ from . import names
 from .agents import DockerDriver
 from .engine import EngineError, HostEngine
 from .executions import Place, TaskState
-from .looking import Looking
+from .looking import Looking, exits
 from .networks import Networks
 from .places import PlaceFiles
 from .remains import remove
@@ -21,6 +21,8 @@ from .sampling import EVERY_SECS, Sampling
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0
 #: What starts is told so often, and an end as long as it is not settled.
 STARTING_SECS, ENDED_SECS = 10.0, 5.0
+#: A container whose command has ended by itself is killed after so long, again and again.
+LEFT_SECS = 5.0
 #: The container of a failed task that asked to stay, unless it is released before (a week).
 KEEP_SECS = 604_800.0
 #: Of so many tasks one message tells.
@@ -28,12 +30,12 @@ _TOLD_AT_ONCE = 200
 
 
 class Upkeep:
-    """say: a task again. late: it is over its time limit."""
+    """say: a task again. late: it is over its time limit. clear: its command has ended, and its container runs on."""
 
     def __init__(self, driver: DockerDriver, log: Log, networks: Networks, places: Mapping[AgentKey, Place], looking: Looking,
-                 say: Callable[[TaskState], None], late: Callable[[TaskState], None]) -> None:
+                 say: Callable[[TaskState], None], late: Callable[[TaskState], None], clear: Callable[[TaskState], None]) -> None:
         self._driver, self._log, self._networks, self._places, self._looking = driver, log, networks, places, looking
-        self._say, self._late = say, late
+        self._say, self._late, self._clear = say, late, clear
         self._sampling = Sampling()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -105,18 +107,30 @@ class Upkeep:
             except Exception as e:
                 self._log.exception("the upkeep of tasks in containers failed", error=e)
 
+    def _end_what_is_left(self, task: TaskState, now: float) -> None:
+        """Of a task whose command has ended by itself. A job may have written its exit code and gone on."""
+        if task.exit is None and task.stop is None and task.exit_seen is not None and now - task.exit_seen >= LEFT_SECS:
+            task.exit_seen = now
+            self._clear(task)
+
     def _tasks(self, host: str | None = None) -> list[TaskState]:
         return [t for p in self._places.values() if p.up and host in (None, p.key.host) for t in p.tasks.values()]
 
     async def _tick(self) -> None:
         now = time.monotonic()
+        running = [t for t in self._tasks() if t.state == "running" and t.exited is None]
+        for task in await asyncio.to_thread(exits, running, now) if running else ():
+            self._log("the command of {} has ended, and its container is still there", str(task.token), jid=task.token.jid)
+            self._say(task)
         for task in self._tasks():
+            self._end_what_is_left(task, now)
             quiet = {"starting": STARTING_SECS, "ended": ENDED_SECS}.get(task.state)
             if quiet is not None and now - task.told >= quiet:
                 task.told = now
                 self._say(task)
             limit, elapsed = task.asked.limit if task.asked is not None else None, task.elapsed()
-            if task.state == "running" and limit is not None and elapsed is not None and elapsed >= limit and task.stop is None:
+            runs = task.state == "running" and task.exit_seen is None and task.stop is None
+            if runs and limit is not None and elapsed is not None and elapsed >= limit:
                 self._late(task)
 
     async def _cap(self) -> None:

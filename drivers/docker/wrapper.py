@@ -124,7 +124,7 @@ def _limit(secs: int, grace: int) -> list[str]:
         "  trap 'kill \"$s\"; exit' TERM",
         f'  sleep {secs} & s=$!; wait "$s" || exit',
         "  trap '' TERM",
-        f"  echo {secs - LIMIT_SLACK_SECS} >{LIMIT_MARK}",
+        f"  [ -s {EXIT_CODE} ] || echo {secs - LIMIT_SLACK_SECS} >{LIMIT_MARK}",
         "  kill -TERM 1",
         f"  sleep {grace}",
         "  kill -KILL -1",

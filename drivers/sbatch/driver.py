@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _RENEW_SECS, _LEFT_SECS = 5.0, 30.0
 #: Code that lay there so lately is not looked for again (seconds): a sign-in is followed by a start.
 _LOOKED_SECS = 60.0
+#: An agent has nothing to clean up: what it knows of jobs is on disk.
+_SIGN_OUT_GRACE_SECS = 2.0
 #: Besides the grace itself, for an end on another login node.
 _END_SECS = 45.0
 
@@ -117,12 +119,14 @@ class SbatchDriver:
         if "key" not in handle:
             return
         try:
-            key, cluster, channel = self._way(handle)
-            site = await self._site(key.uid, cluster, channel)
-            request = {"folder": site.folder(key), "handle": handle, "grace": grace_secs, "leftSecs": self._lease["leftSecs"]}
-            await ask(channel, cluster, site, "stop", request, cluster.call_secs + grace_secs + self._lease["leftSecs"] + _END_SECS)
+            await self._stop(handle, grace_secs, *self._way(handle))
         except (Refusal, ChannelError) as e:
             raise Refusal("agentUnavailable", e.sentence) from None
+
+    async def _stop(self, handle: Handle, grace_secs: float, key: AgentKey, cluster: Cluster, channel: Channel) -> None:
+        site = await self._site(key.uid, cluster, channel)
+        request = {"folder": site.folder(key), "handle": handle, "grace": grace_secs, "leftSecs": self._lease["leftSecs"]}
+        await ask(channel, cluster, site, "stop", request, cluster.call_secs + grace_secs + self._lease["leftSecs"] + _END_SECS)
 
     async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         cluster = self._cluster(key.host)
@@ -202,6 +206,31 @@ class SbatchDriver:
         if there.link == "ssh":
             await self._linked_again(key, there, channel)
         self._signed_in(key)
+
+    async def sign_out(self, key: AgentKey, handle: Handle | None, dismiss: Callable[[], Awaitable[bool]]) -> bool:
+        """Forget the user's connection and end the agent; what Slurm has goes on. Is nothing of the agent left, as far as is known?
+
+        dismiss: asks an agent that is connected to end, and says whether it has gone.
+        """
+        cluster = self._cluster(key.host)
+        async with self._locks[key.uid, key.host]:
+            # from now on nobody finds a way there: else a run that waits would have the agent started again
+            channel = self._channels.pop((key.uid, key.host), None)
+            try:
+                if await dismiss() or handle is None:
+                    return True
+                if channel is None or channel.closed:
+                    return False
+                await self._stop(handle, _SIGN_OUT_GRACE_SECS, key, cluster, channel)
+                return True
+            except (Refusal, ChannelError) as e:
+                self._log("{} cannot be ended: {}", str(key), e.sentence, uid=key.uid)
+                return False
+            finally:
+                self._sites.pop((key.uid, key.host), None)
+                self._forwards.pop(key, None)
+                if channel is not None:
+                    await channel.close()
 
     async def _sign_out(self, uid: str, cluster: Cluster, channel: Channel) -> None:
         """What this connection could do nobody needs: the user is to come as somebody else."""

@@ -12,7 +12,7 @@ check() { [[ -z $(lacks) ]] || fail "there is no mpirun here: etc/engines/mpi.sh
 install() { "$(dirname "$(readlink -f "$0")")/slurm.sh" install mpi; }
 
 env() {  # the nodes have names of their own, and one address: what is on loopback is left out of account unless one says so
-    printf 'export %s\n' OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_pml=ob1 \
+    printf 'export %s\n' OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1 \
         OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 }
 

@@ -34,7 +34,7 @@ WAIT_SECS=60
 servers="main other jump"
 names="alice bob key pw kbd one two keycode cert locked expired stale noisy nologin"
 service=jobscribe-sshd-$PORT  # sshd takes the PAM service that is called like itself
-packages="openssh-server openssh-client libpam-google-authenticator iptables"
+packages="openssh-server openssh-client libpam-google-authenticator iptables oathtool"
 export LC_ALL=C
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -58,7 +58,7 @@ until_true() {  # until_true SECONDS COMMAND...
 
 missing() {
     local command out=()
-    for command in sshd ssh-keygen iptables newusers; do command -v "$command" >/dev/null || out+=("$command"); done
+    for command in sshd ssh-keygen iptables newusers oathtool; do command -v "$command" >/dev/null || out+=("$command"); done
     compgen -G "/lib/*/security/pam_google_authenticator.so" >/dev/null || out+=(pam_google_authenticator.so)
     echo "${out[*]}"
 }

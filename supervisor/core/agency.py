@@ -9,6 +9,7 @@ started until it can (`outages`); where the memory of a host is used up, idle ag
 from ...db.events import AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, RunEnded
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
+from ...protocol.messages import KeeperReport
 from ...protocol.status import ERROR
 from . import gangs, idling, moving, placement
 from .effects import AgentReady, ClearTimer, Count, EndConnection, FindAgent, ReplyRefusal, SetTimer, StartAgent, StopAgent
@@ -274,10 +275,28 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
     view.epoch, view.synced, view.doubted, view.failures = input_.epoch, False, False, 0
     view.sign_in, view.signed_in = "", False
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
+    view.keeper, view.keeper_pid = None, input_.alive.keeper_pid
     view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
     turn.ask(SetTimer(("sync", key, view.epoch), turn.world.policy.op_reply_secs))
     if view.unknown_since is None and view.placed:
         view.unknown_since = turn.now.wall
+
+
+def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
+    """The agent's keeper does not answer, or answers again. Nothing is placed meanwhile: only the keeper starts tasks.
+
+    With a batch scheduler the agent works without its keeper.
+    """
+    if key.driver in turn.world.policy.batch:
+        return
+    view = turn.world.agent(key)
+    was, view.keeper = view.keeper, None if said.answers else said
+    if view.keeper is not None and was is None:
+        turn.ask(Count("keeperSilent", f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, does not answer"))
+        placement.withdraw_all(turn, key)
+    elif view.keeper is None and was is not None and view.synced:
+        turn.ask(Count("keeperAnswers", f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, answers again"))
+        placement.up(turn, key)
 
 
 def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
@@ -286,6 +305,7 @@ def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
     if view.phase not in ("up", "leaving") or view.epoch != input_.epoch:
         return
     was_synced, view.synced = view.synced, False
+    silent, view.keeper = view.keeper, None
     if not was_synced:
         turn.ask(ClearTimer(("sync", key, view.epoch)))
     if view.phase == "leaving":
@@ -294,7 +314,7 @@ def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
     if not view.placed:
         view.unknown_since = None
     elif was_synced or view.unknown_since is None:
-        view.unknown_since = turn.now.wall
+        view.unknown_since = turn.now.wall if silent is None or silent.since is None else silent.since
     turn.enter(view, "absent")
     if view.needed:
         ensure(turn, key)
@@ -315,6 +335,7 @@ def found(turn: Turn, input_: DriverFound) -> None:
             _start(turn, key)
         return
     turn.enter(view, "away")
+    view.away = input_.detail
     turn.ask(SetTimer(("agent-return", key), turn.world.policy.agent_return_secs))
 
 

@@ -16,6 +16,8 @@ from .world import Turn
 
 #: Why a task is stopped when its attempt was decided by others: never a failure of its own.
 DECIDED = "decided"
+#: Why no attempt follows one whose run was canceled too late to change its result.
+CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 
 
 def over(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
@@ -100,7 +102,7 @@ def _dismiss(turn: Turn, run: Run, attempt: Attempt) -> None:
     for task in attempt.tasks:
         if task.live and task.held is not None:
             end_held(turn, task)
-        elif task.live:
+        elif task.live and task.exited is None:
             tasks.stop(turn, task.token, wanted)
 
 
@@ -129,7 +131,8 @@ def _close(turn: Turn, token: Token) -> None:
         telling = attempt.telling
         behavior = "unknown" if telling is None or telling.diagnosis is None else telling.diagnosis.behavior
         before = [a.retry.behavior for a in run.attempts if a.retry is not None]
-        found = again(run.spec.retry, behavior, before, turn.chance())
+        late = run.late_stop
+        found = again(run.spec.retry, behavior, before, turn.chance()) if late is None else CANCELED_LATE.format(late.by)
         if not isinstance(found, str):
             _end(turn, token, reason, retry=Retrying(
                 at=turn.now.wall, delay_secs=found.delay_secs, behavior=found.behavior, reason=found.reason, mono=turn.now.mono,

@@ -22,6 +22,8 @@ def wanted(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None)
     run = turn.world.jobs[token.jid].run
     if run is None or run.serial != token.serial or not run.active or run.spec.debug_secs is None or task.held is not None:
         return False
+    if run.late_stop is not None:  # its user does not want it any more
+        return False
     attempt = next((a for a in run.attempts if a.number == token.attempt), None)
     if attempt is None or attempt.decided is not None or diagnosis is None or exit_.stop_reason is not None:
         return False

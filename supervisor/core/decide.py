@@ -22,6 +22,7 @@ from .inputs import (
     AgentDisconnected,
     AgentGap,
     AgentSaid,
+    AgentStopRequested,
     Cancel,
     DriverFailed,
     DriverFound,
@@ -78,7 +79,7 @@ def _see_to(turn: Turn) -> None:
 
 def _one(turn: Turn, input_: Input) -> None:
     match input_:
-        case Submit() | Cancel() | Release() | WantAgent():
+        case Submit() | Cancel() | Release() | WantAgent() | AgentStopRequested():
             try:
                 match input_:
                     case Submit():
@@ -89,6 +90,8 @@ def _one(turn: Turn, input_: Input) -> None:
                         debugging.release(turn, input_)
                     case WantAgent():
                         agency.want(turn, input_)
+                    case AgentStopRequested():
+                        idling.stop_requested(turn, input_)
             except Refusal as e:
                 turn.ask(ReplyRefusal(input_.handle, e))
         case Purge():

@@ -51,11 +51,12 @@ class StopAgent(msgspec.Struct, frozen=True):
 
 
 class DismissAgent(msgspec.Struct, frozen=True):
-    """Nobody needs this agent: end it, unless a call is under way there, which is told as AgentBusy."""
+    """Nobody needs this agent: end it, unless a call is under way there, which is told as AgentBusy. reason: for logs and the agent."""
 
     key: AgentKey
     epoch: int
     handle: dict[str, Any]
+    reason: str = "nobody has needed it for long"
 
 
 class LaunchTask(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """What agents report, held against what the log says. Level-triggered: whatever the order, only the difference counts.
 
-An execution goes placed -> started -> ended. A report repeats what is known, brings news, or speaks of something that should
+An execution goes placed -> started -> (exited) -> ended. A report repeats what is known, brings news, or speaks of something that should
 not be: an ended or unknown task that runs is stopped; an ended one that was recorded before is only acknowledged; a task the
 agent does not know was never received (then it is sent again) or is lost (then it had started).
 """
@@ -9,7 +9,7 @@ from typing import assert_never
 
 import msgspec
 
-from ...db.events import TaskStarted, TaskSubmitted
+from ...db.events import TaskExited, TaskStarted, TaskSubmitted
 from ...db.state import Task
 from ...protocol import reports
 from ...protocol.batch import BatchState
@@ -23,6 +23,7 @@ from ...protocol.messages import (
     Execution,
     FileChunk,
     FileList,
+    KeeperReport,
     LogChunk,
     OpError,
     PortsProbed,
@@ -60,6 +61,8 @@ def said(turn: Turn, input_: AgentSaid) -> None:
             turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
         case PortsProbed():
             placement.probed(turn, input_.key, message)
+        case KeeperReport():
+            agency.keeper_said(turn, input_.key, message)
         case Alive() | LogChunk() | CallReply() | FileChunk() | FileList() | RunReport() | Samples() | ClusterReport():
             pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
         case _:
@@ -147,10 +150,21 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
             started_at=execution.started_at or turn.now.wall, host=_host(turn, task, view), boot_id=view.boot_id,
         ))
         placement.running(turn, token)
-    if _unwanted(turn, token):
+    if execution.exit is not None:
+        _exited(turn, token, execution.exit)
+    elif _unwanted(turn, token):
         stopping.remind(turn, token)
     else:
         stopping.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+
+
+def _exited(turn: Turn, token: Token, exit_: ExitInfo) -> None:
+    """Its command has ended: from here on neither its time limit nor a stop concerns it, however long the rest of it takes."""
+    task = turn.world.task(token)
+    if task is not None and task.exited is None:
+        turn.record(token.jid, TaskExited(at=turn.now.wall, token=token, exit=_writable(turn, exit_)))
+    for timer in ("limit", "stop"):
+        turn.ask(ClearTimer((timer, token)))
 
 
 def _host(turn: Turn, task: Task, view: AgentView) -> str:
@@ -176,7 +190,9 @@ def _ended(turn: Turn, task: Task, execution: Execution) -> None:
 
 
 def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
-    """Nothing of this execution is left: it is over, or kept for debugging."""
+    """Nothing of this execution is left: it is over, or kept for debugging. Where its end is lost, an exit on record decides."""
+    if exit_.source == "lost" and task.exited is not None:
+        exit_ = task.exited
     token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
     view = turn.world.agent(task.agent_key)
     if task.pid is None and pid is not None:

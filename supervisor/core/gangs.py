@@ -179,7 +179,7 @@ def _advance(turn: Turn, ticket: Ticket) -> None:
     for key in sorted(_agents(turn, run, hold) - hold.free):
         view = turn.world.agent(key)
         view.holding.add(ticket)
-        if view.phase != "up" or not view.synced:
+        if not view.known:
             turn.need(key)
         elif key.kind == "container" or key.driver in turn.world.policy.batch:
             hold.free.add(key)

@@ -8,6 +8,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from ...protocol.clusters import LIMIT_SLACK_SECS
+
 
 class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
     """slots: runs at once, by kind. agent_mb: memory that one agent of a kind takes there; memory_mb: for all of them, None: not counted.
@@ -23,6 +25,8 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
     plans: frozenset[str] = frozenset()
     #: of one user at once, on a cluster; None: as with the driver
     user_runs: int | None = None
+    #: on a cluster: its agent ends what the scheduler has not ended so long after its time limit
+    limit_slack_secs: float = LIMIT_SLACK_SECS
 
 
 class Down(msgspec.Struct, frozen=True):

@@ -5,16 +5,20 @@ itself that it is busy.
 """
 
 from ...db.events import AgentGone
+from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from . import placement
-from .effects import ClearTimer, DismissAgent, EndConnection, FindTasks, SetTimer, StopAgent
-from .inputs import AgentBusy, AgentConnected
+from .effects import AgentReady, ClearTimer, DismissAgent, EndConnection, FindTasks, SetTimer, StopAgent
+from .inputs import AgentBusy, AgentConnected, AgentStopRequested
 from .world import AgentView, Turn
 
 #: What is left of the time is not waited for.
 _SOON_SECS = 0.001
 #: Whoever did not go because somebody waited for its answer is not asked again before.
 _BUSY_SECS = 5.0
+#: Why an agent is dismissed: told to the agent, and in the logs.
+UNNEEDED, REQUESTED = "nobody has needed it for long", "its user or an operator asked for it"
+NOT_CONNECTED = {"advice": "'jobscribe agent list' shows how it stands; on its host it is ended by SIGTERM to its keeper"}
 
 
 def look(turn: Turn) -> None:
@@ -54,14 +58,27 @@ def deadline(turn: Turn, key: AgentKey) -> None:
         dismiss(turn, view)
 
 
-def dismiss(turn: Turn, view: AgentView) -> None:
+def stop_requested(turn: Turn, input_: AgentStopRequested) -> None:
+    """End an agent that has no runs, as its user or an operator asks; raises Refusal for any other."""
+    key = input_.key
+    view = turn.world.agents.get(key)
+    if view is None or view.phase not in ("up", "leaving") or not view.synced:
+        raise Refusal("agentUnavailable", f"{key} is not connected, so it cannot be told to stop", NOT_CONNECTED)
+    if view.needed:
+        raise Refusal("agentBusy", f"{key} still has runs: {len(view.placed)} started and {len(view.queued)} waiting")
+    if view.phase == "up":
+        dismiss(turn, view, REQUESTED)
+    turn.ask(AgentReady(input_.handle, key))
+
+
+def dismiss(turn: Turn, view: AgentView, reason: str = UNNEEDED) -> None:
     """Ask it to go."""
     key = view.record.key
     if view.idle:
         view.idle = False
         turn.ask(ClearTimer(("agent-idle", key)))
     turn.enter(view, "leaving")
-    turn.ask(DismissAgent(key, view.epoch, view.record.handle or {}))
+    turn.ask(DismissAgent(key, view.epoch, view.record.handle or {}, reason))
     turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
 
 

@@ -52,6 +52,13 @@ class WantAgent(msgspec.Struct, frozen=True):
     key: AgentKey
 
 
+class AgentStopRequested(msgspec.Struct, frozen=True):
+    """Somebody asks for the end of an agent; `handle` is told whether it was told to end."""
+
+    handle: int
+    key: AgentKey
+
+
 class Purge(msgspec.Struct, frozen=True):
     """Runs that ended before `ended_before` (wall time) are not to be kept: is this one of them?"""
 
@@ -159,6 +166,7 @@ Input = (
     | Cancel
     | Release
     | WantAgent
+    | AgentStopRequested
     | Purge
     | AgentConnected
     | AgentSaid
@@ -215,6 +223,6 @@ def agent_key(input_: Input) -> AgentKey | None:
 
 def refusal_handle(input_: Input) -> int | None:
     """Who has to be told when this input cannot be carried out."""
-    return input_.handle if isinstance(input_, Submit | Cancel | Release | WantAgent) else None
+    return input_.handle if isinstance(input_, Submit | Cancel | Release | WantAgent | AgentStopRequested) else None
 
 

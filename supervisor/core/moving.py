@@ -68,7 +68,7 @@ def _even_out(turn: Turn, driver: str, kind: str) -> None:
     if not any(n > 0 for n in free.values()):
         return
     for key, view in world.agents.items():
-        if key.driver == driver and key.kind == kind and key.host in free and not (view.phase == "up" and view.synced):
+        if key.driver == driver and key.kind == kind and key.host in free and not view.known:
             free[key.host] -= len(view.queued)  # they will ask when it is up
     for _, ticket, host in waiting:
         spec = _spec(turn, ticket)

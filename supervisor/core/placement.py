@@ -53,7 +53,7 @@ def up(turn: Turn, key: AgentKey) -> None:
 def claim_all(turn: Turn, key: AgentKey) -> None:
     """If the agent is up, its queued runs ask for slots, oldest first."""
     view = turn.world.agent(key)
-    if view.phase != "up" or not view.synced:
+    if not view.known:
         return
     while (room := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
         behind = ((ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking)

@@ -47,7 +47,7 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     known, since = knowledge(world, job, run)
     waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run)
     if run.live_tasks:
-        waits, sentence = _with_tasks(run) or (waits, sentence)
+        waits, sentence = _with_tasks(world, run) or (waits, sentence)
         if run.spec.driver in world.policy.batch:
             sentence = _on_cluster(world, run, waits, sentence)
     if sentence is not None and store_fails_since is not None:
@@ -65,10 +65,17 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         "attempt": run.attempt, "position": position, "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
     }
+    if run.ending:
+        reply["exited"] = next(msgspec.to_builtins(t.exited) for t in run.ending if t.exited is not None)
+    if run.late_stop is not None:
+        reply["lateStop"] = {"at": run.late_stop.at, "by": run.late_stop.by, "note": run.late_stop.note, "reason": run.late_stop.reason}
     said = batch_status.last_word(world, run)
     if said is not None:
         reply["batch"] = msgspec.to_builtins(said)
     reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
+    keeper = _keeper(world, run)
+    if keeper is not None:
+        reply["keeper"] = keeper
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -94,7 +101,7 @@ def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None)
     """What else there is to say of one that a batch scheduler has."""
     if waits is None:
         return batch_status.running(world, run)
-    return f"{sentence}{batch_status.doubts(world, run)}" if waits == "stopping" else sentence
+    return f"{sentence}{batch_status.doubts(world, run)}" if waits in ("stopping", "ending") else sentence
 
 
 def _past(job: Job, past: PastRun) -> dict[str, Any]:
@@ -116,7 +123,9 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
         if task.held is not None:
             continue
         view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
-        if view is None or view.phase != "up" or not view.synced:
+        if view is not None and view.keeper is not None:
+            return False, view.keeper.since
+        if view is None or not view.known:
             return False, min((at for at in (view.unknown_since if view else None, dark) if at is not None), default=None)
         if dark is not None:
             return False, dark
@@ -143,7 +152,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if run.retry is not None and (view is None or ticket not in view.queued):
         at = run.retry.at + run.retry.delay_secs
         return "retry_wait", f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}"
-    if view is None or view.phase != "up" or not view.synced:
+    if view is None or not view.known:
         if (key.driver, key.host) in world.homes.down:
             return "host_down", f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}" + _before_it(view, ticket)
         if view is not None and view.phase == "signed_out":
@@ -165,8 +174,10 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     return "starting", "it is being placed"
 
 
-def _with_tasks(run: Run) -> tuple[str, str] | None:
+def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
     """What is to be said of a run because of its live tasks."""
+    if run.ending:
+        return "ending", _ending(world, run)
     if not run.active:
         return "stopping", "its processes are being ended" + _since(run.stop.at if run.stop else None)
     held = [t for t in run.live_tasks if t.held is not None]
@@ -179,6 +190,23 @@ def _with_tasks(run: Run) -> tuple[str, str] | None:
     if decided is not None:
         return "stopping", f"{len(run.live_tasks)} tasks are being stopped: {decided.reason}"
     return None
+
+
+def _ending(world: World, run: Run) -> str:
+    """Its command has ended, and something of it is still there: how it ended, and what is waited for."""
+    task = next(t for t in run.ending if t.exited is not None)
+    assert task.exited is not None
+    more = f", and those of {len(run.ending) - 1} more tasks," if len(run.ending) > 1 else ""
+    since = _since(task.exited.ended_at)
+    if run.spec.driver in world.policy.batch:
+        waits = f"waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs){since}"
+    elif task.agent_key.kind == "container":
+        waits = f"waiting until its container is removed{since}"
+    else:
+        waits = f"waiting until no process of it is left{since}"
+    late = run.late_stop
+    too_late = "" if late is None else f"; {late.by} asked for its end ({late.reason}) after that, which does not change its result"
+    return f"its command{more} ended: {task.exited.sentence()}; {waits}{too_late}"
 
 
 def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
@@ -225,15 +253,38 @@ def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
         return f"its agent is not there yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
     starting = "is being started" if view.record.starting or view.record.handle else "is to be started again"
+    if view.keeper is not None:
+        return f"{keeper_sentence(view)} ({key})"
     said = {
         "starting": f"its agent {starting}, {tries}",
         "finding": "its agent is being looked for", "absent": "its agent is not there yet",
-        "away": "its agent lives but is not connected", "stopping": f"its agent did not connect and is being ended, {tries}",
-        "up": "its agent is telling what it runs", "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
+        "stopping": f"its agent did not connect and is being ended, {tries}",
+        "up": "its agent is telling what it runs",
+        "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
         "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
     return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
+
+
+def keeper_sentence(view: AgentView) -> str:
+    """The keeper of this agent does not answer."""
+    assert view.keeper is not None
+    stopped = "; a signal has stopped it" if view.keeper.stopped else ""
+    return f"its keeper, pid {view.keeper_pid} on {view.host}, does not answer{_since(view.keeper.since)}{stopped}"
+
+
+def _keeper(world: World, run: Run) -> dict[str, Any] | None:
+    """The first keeper that does not answer, of those that run it or are to start it."""
+    keys = [t.agent_key for t in run.live_tasks if t.held is None] or ([world.key_of(run)] if run.status == PENDING else [])
+    for view in (world.agents.get(key) for key in keys):
+        if view is not None and view.keeper is not None:
+            return {
+                "pid": view.keeper_pid, "host": view.host, "since": view.keeper.since, "stopped": view.keeper.stopped,
+                "sentence": keeper_sentence(view),
+            }
+    return None
 
 
 def _before_it(view: AgentView | None, ticket: Ticket) -> str:
@@ -297,6 +348,9 @@ def _elapsed(world: World, run: Run, now: Now) -> float | None:
     exit_ = run.exit
     if len(run.attempts) == 1 and not run.spec.roles and exit_ is not None and exit_.started_at is not None and exit_.ended_at is not None:
         return max(0.0, exit_.ended_at - exit_.started_at)
+    exited = [t.exited for t in run.ending if t.exited is not None]
+    if len(exited) == 1 and exited[0].started_at is not None and exited[0].ended_at is not None:
+        return max(0.0, exited[0].ended_at - exited[0].started_at)
     began = [world.began[t.token] for t in run.live_tasks if t.token in world.began]
     if began and run.ended_at is None:
         return max(0.0, now.mono - min(began))

@@ -1,13 +1,15 @@
 """Ends that are wanted: cancels, time limits, queue limits.
 
 An accepted cancel is final from its transaction on: the status is `canceled` whatever the processes still do, and ending them
-is owed until an agent reports that nothing is left. The intent is on record before any signal.
+is owed until an agent reports that nothing is left. The intent is on record before any signal. A stop that comes when the commands of
+all its live tasks have exited is too late: it is on record, it changes no result, and no other attempt follows.
 """
 
 
-from ...db.events import RunEnded, StopRequested
+from ...db.events import LateStopRequested, RunEnded, StopRequested
 from ...db.state import Job, Run
 from ...db.store import Receipt
+from ...protocol.clusters import fallback_secs
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.status import CANCELED
@@ -55,7 +57,7 @@ def time_limit(turn: Turn, token: Token) -> None:
     """
     task = turn.world.task(token)
     run = _live(turn, token.jid, token.serial)
-    if run is not None and task is not None and task.live:
+    if run is not None and task is not None and task.live and task.exited is None:
         turn.ask(StopTask(task.agent_key, token, "timeLimit", run.spec.grace_secs))
         turn.ask(SetTimer(("limit", token), REMIND_SECS + run.spec.grace_secs))
 
@@ -64,7 +66,7 @@ def remind(turn: Turn, token: Token) -> None:
     """Nobody reported the end of something that was stopped: ask again."""
     task = turn.world.task(token)
     job = turn.world.jobs.get(token.jid)
-    if task is None or not task.live or task.held is not None or job is None:
+    if task is None or not task.live or task.held is not None or task.exited is not None or job is None:
         return
     run = job.run
     if run is None or run.serial != token.serial:
@@ -85,6 +87,12 @@ def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "
     key = turn.world.key_of(run)
     live = run.live_tasks
     held = attempts.live_held(live)
+    if run.ending:
+        if run.late_stop is None:
+            turn.record(jid, LateStopRequested(at=at, serial=run.serial, reason=reason, by=by, note=note, req_id=req_id))
+        for task in held:
+            attempts.end_held(turn, task)
+        return
     turn.record(jid, StopRequested(
         at=at, serial=run.serial, reason=reason, by=by, grace_secs=run.spec.grace_secs, note=note, req_id=req_id,
     ))
@@ -104,7 +112,7 @@ def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "
         assert stopped is not None
         if task.held is not None:
             attempts.end_held(turn, task)
-        else:
+        elif task.exited is None:
             tasks.stop(turn, task.token, stopped.stop)
 
 
@@ -124,12 +132,15 @@ def arm(turn: Turn, job: Job) -> None:
 
 def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:
     """It runs: second line of the time limit, for when nobody is left where it runs."""
-    run = _live(turn, token.jid, token.serial)
-    if run is None:
+    run, task = _live(turn, token.jid, token.serial), turn.world.task(token)
+    if run is None or task is None or task.exited is not None:
         return
     limit = run.spec.time_limit_secs or turn.world.policy.time_limit_secs
     if limit is not None:
         slack = turn.world.policy.limit_slack_secs + run.spec.grace_secs
+        if task.agent_key.driver in turn.world.policy.batch:
+            place = turn.world.policy.place(task.agent_key.driver, task.agent_key.host)
+            limit = fallback_secs(limit) if place is None else fallback_secs(limit, place.limit_slack_secs)
         turn.ask(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
 
 

@@ -19,7 +19,7 @@ from ...db.state import AgentRecord, Job, PastRun, Run, Task
 from ...db.store import Receipt, Write
 from ...protocol.batch import BatchState
 from ...protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
-from ...protocol.messages import Execution, Shared
+from ...protocol.messages import Execution, KeeperReport, Shared
 from ...protocol.requests import RunSpec
 from ...protocol.roles import After, Place
 from . import batch, rooms, slots, tallies
@@ -55,6 +55,11 @@ class AgentView(msgspec.Struct, kw_only=True):
     failures: int = 0
     boot_id: str = ""
     host: str = ""
+    #: what its driver said of it last, while it is away
+    away: str = ""
+    #: the agent's report that its keeper does not answer, while that is so; and the keeper's pid
+    keeper: KeeperReport | None = None
+    keeper_pid: int = 0
     #: snapshot under way: its number and what came so far
     snapshot_number: int | None = None
     snapshot_pages: int = 0
@@ -89,6 +94,11 @@ class AgentView(msgspec.Struct, kw_only=True):
     def there(self) -> bool:
         """Does it take memory, as far as is known?"""
         return self.phase not in ("absent", "crowded", "signed_out")
+
+    @property
+    def known(self) -> bool:
+        """Is it up, and is what it says of its executions true now? Only then it is given work."""
+        return self.phase == "up" and self.synced and self.keeper is None
 
     @property
     def needed(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ...drivers.driver import AgentDriver
 from ..core.world import AgentView
 from ..watched_hosts import HasHosts
+from ..why.words import waking
 from .aside import Aside, Disk
 from .readings import Parts
 
@@ -22,6 +23,8 @@ LOW_BYTES, LEAST_BYTES, LOW_FILES = 1024 * MIB, 100 * MIB, 1_000
 HELD_SECS, LOOK_BACK_SECS = 1.0, 300.0
 #: An agent that is away may come back by itself within this time.
 SILENT_SECS = 120.0
+#: So many keepers that do not answer are named.
+NAMED_KEEPERS = 10
 #: What happened once is told for so long.
 TOLD_SECS = 900.0
 #: Signs of life come late by so many times their interval.
@@ -67,8 +70,8 @@ class Health:
     def reasons(self, *, draining: bool = False) -> list[Reason]:
         """As of now; of disks, as they were seen last."""
         found = [
-            *self._store(), *self._disks(), *self._loop(), *self._agents(), *self._hosts(), *self._clusters(), *self._log(), *self._clock(),
-            *self._signs(), *self._notifications(),
+            *self._store(), *self._disks(), *self._loop(), *self._agents(), *self._keepers(), *self._hosts(), *self._clusters(),
+            *self._log(), *self._clock(), *self._signs(), *self._notifications(),
         ]
         if draining:
             found.append(Reason("draining", "degraded", "the supervisor is stopping: nothing new is taken, jobs run on", None, "wait"))
@@ -125,10 +128,25 @@ class Health:
             )
         if silent:
             jobs = sum(len(v.placed) for v in silent)
+            said = next((f"; of one its driver says: {v.away}" for v in silent if v.away), "")
             yield Reason(
-                "agentsSilent", "degraded", f"{len(silent)} agents with {jobs} tasks are not heard of; their jobs run on",
+                "agentsSilent", "degraded", f"{len(silent)} agents with {jobs} tasks are not heard of; their jobs run on{said}",
                 min(v.unknown_since or now for v in silent), "look at their machines and the network; the agents' logs say what they tried",
             )
+
+    def _keepers(self) -> Iterator[Reason]:
+        views = sorted((v for v in self._parts.engine.world.agents.values() if v.keeper is not None), key=lambda v: v.record.key)
+        for view in views[:NAMED_KEEPERS]:
+            assert view.keeper is not None
+            stopped = ", stopped by a signal" if view.keeper.stopped else ""
+            sentence = f"the keeper of agent {view.record.key} does not answer (pid {view.keeper_pid} on {view.host}{stopped})"
+            tasks = f"how its {len(view.placed)} tasks stand is not known, and nothing starts there"
+            yield Reason(
+                f"keeper:{view.record.key}", "degraded", f"{sentence}: {tasks}", view.keeper.since, waking(view.keeper_pid, view.host),
+            )
+        if len(views) > NAMED_KEEPERS:
+            sentence = f"{len(views) - NAMED_KEEPERS} more keepers do not answer"
+            yield Reason("keepers", "degraded", sentence, None, "grep keeperSilent in the log names them")
 
     def _hosts(self) -> Iterator[Reason]:
         for name, driver in self._parts.drivers.items():

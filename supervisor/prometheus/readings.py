@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -11,6 +11,7 @@ from ...drivers.driver import AgentDriver
 from ...protocol.errors import CODES
 from ...protocol.ids import AgentKey
 from ...protocol.version import VERSION
+from ...runtime.admission import Reason
 from ...runtime.lag import LoopLag
 from ...runtime.timings import BOUNDS, Timings
 from ..clusters import ClusterBoard
@@ -193,6 +194,7 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     refused: dict[tuple[str, ...], float] = {(code,): 0 for code in CODES}
     rejected: dict[tuple[str, ...], float] = {(code,): 0 for code in REJECTED}
     noticed: dict[tuple[str, ...], float] = {("internal",): 0}
+    ended: dict[tuple[str, ...], float] = {(reason,): 0 for reason in get_args(Reason)}
     told: dict[tuple[str, ...], float] = {("delivered",): 0, ("failed",): 0, ("given_up",): 0}
     for what, count in counters.all().items():
         topic, _, code = what.partition(".")
@@ -201,6 +203,8 @@ def _counted(counters: Counters) -> Iterable[Metric]:
                 refused[code,] = count
             case "rejected":
                 rejected[code,] = count
+            case "connection":
+                ended[code,] = count
             case "notify":
                 told[code,] = count
             case _:
@@ -210,6 +214,8 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     yield _counter("auth_failures", "A secret, a token or a password was missing or wrong.", ("reason",), {
         ("api",): refused["unauthenticated",], ("agent",): rejected["unauthenticated",], ("cluster",): refused["signInRefused",],
     })
+    about = "Connections that were ended for want of a request, of room, or of a share for their peer (docs/operations.md)."
+    yield _counter("connections_ended", about, ("reason",), ended)
     yield _counter("notifications", "Tries to tell somebody of a run; given_up: those that nobody was told of.", ("state",), told)
     yield _counter("notices", "What else was noticed and is in the log; internal: faults of jobscribe's own.", ("what",), noticed)
 

@@ -23,6 +23,7 @@ from ...db.events import (
     SupervisorStarted,
     SupervisorStopped,
     TaskEnded,
+    TaskExited,
     TaskHeld,
     TaskPlaced,
     TaskStarted,
@@ -76,7 +77,7 @@ class _State:
         self._retry: AttemptEnded | None = None
         self._starting: dict[object, Event] = {}
         self._agent: AgentStarted | AgentStartFailed | AgentGone | None = None
-        self._open: dict[Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskHeld] = {}
+        self._open: dict[Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld] = {}
         self._ended_dependencies = 0
         self._session: int | None = None
         self._away = ""
@@ -95,7 +96,10 @@ class _State:
             case AgentStarted(agent_key=key) | AgentStartFailed(agent_key=key) | AgentGone(agent_key=key):
                 self._starting.pop(key, None)
                 self._agent = event
-            case TaskPlaced(token=token) | TaskSubmitted(token=token) | TaskStarted(token=token) | TaskHeld(token=token):
+            case (
+                TaskPlaced(token=token) | TaskSubmitted(token=token) | TaskStarted(token=token) | TaskExited(token=token)
+                | TaskHeld(token=token)
+            ):
                 self._open[token], self._retry = event, None
             case TaskEnded(token=token):
                 self._open.pop(token, None)
@@ -131,6 +135,8 @@ class _State:
                 return f"task {which} was being stopped ({self._stop.reason}, grace {self._stop.grace_secs:g} s)"
             case TaskStarted():
                 return f"task {which} ran"
+            case TaskExited():
+                return f"the command of task {which} had ended, and something of it was still there"
             case TaskHeld(secs=secs):
                 return f"task {which} was kept for up to {secs:g} s, so that somebody could look at it"
             case TaskSubmitted(batch=batch):
@@ -176,7 +182,7 @@ class _State:
                 return None
 
 
-_RANK: dict[type, int] = {TaskStarted: 3, TaskHeld: 2, TaskSubmitted: 1, TaskPlaced: 0}
+_RANK: dict[type, int] = {TaskStarted: 4, TaskExited: 3, TaskHeld: 2, TaskSubmitted: 1, TaskPlaced: 0}
 
 
 def _asks(event: Event) -> bool:
@@ -253,6 +259,8 @@ def _of_executions(events: Sequence[Stored]) -> list[Phase]:
                 step(token, s, ("in Slurm's queue", "slurm"))
             case TaskStarted(token=token):
                 step(token, s, ("execution", "command"))
+            case TaskExited(token=token):
+                step(token, s, ("completing", "command"))
             case TaskHeld(token=token):
                 step(token, s, ("kept to be looked at", "command"))
             case TaskEnded(token=token):

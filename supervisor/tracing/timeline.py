@@ -16,11 +16,13 @@ from ...db.events import (
     DependencyEnded,
     Event,
     JobFolded,
+    LateStopRequested,
     RunEnded,
     RunPurged,
     RunRequested,
     StopRequested,
     TaskEnded,
+    TaskExited,
     TaskHeld,
     TaskPlaced,
     TaskStarted,
@@ -67,7 +69,7 @@ def component(event: Event) -> str:
             return "slurm"
         case TaskStarted():
             return "command"
-        case TaskEnded(exit=exit_) | TaskHeld(exit=exit_):
+        case TaskEnded(exit=exit_) | TaskHeld(exit=exit_) | TaskExited(exit=exit_):
             return {"engine": "container", "scheduler": "slurm", "lost": "supervisor", "start": "agent"}.get(exit_.source, "command")
         case _:
             return "supervisor"
@@ -92,7 +94,7 @@ class _Causes:
 
     def _cause(self, event: Event) -> Cause | None:
         match event:
-            case RunRequested(req_id=req_id) | StopRequested(req_id=str(req_id)):
+            case RunRequested(req_id=req_id) | StopRequested(req_id=str(req_id)) | LateStopRequested(req_id=str(req_id)):
                 return {"request": req_id}
             case DependencyEnded(compute_jid=jid):
                 return {"job": jid}
@@ -100,7 +102,7 @@ class _Causes:
                 return self._first(("request",))
             case AgentStarted(agent_key=key) | AgentStartFailed(agent_key=key) | AgentSignInNeeded(agent_key=key):
                 return self._first(("start", key))
-            case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskHeld() | TaskEnded():
+            case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded():
                 return self._of_task(event)
             case AttemptDecided(serial=serial, attempt=attempt, role=role, index=index):
                 return self._first(("task over", serial, attempt, role, index), ("over", serial, attempt))
@@ -113,7 +115,7 @@ class _Causes:
             case _:
                 return None
 
-    def _of_task(self, event: TaskPlaced | TaskSubmitted | TaskStarted | TaskHeld | TaskEnded) -> Cause | None:
+    def _of_task(self, event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded) -> Cause | None:
         token = event.token
         match event:
             case TaskPlaced():
@@ -123,9 +125,9 @@ class _Causes:
                 return self._first(("placed", token))
             case TaskStarted():
                 return self._first(("submitted", token), ("placed", token))
-            case TaskHeld() | TaskEnded():
+            case TaskExited() | TaskHeld() | TaskEnded():
                 stopped = [("stop", token.serial)] if event.exit.stop_reason is not None else []
-                return self._first(*stopped, ("started", token), ("submitted", token), ("placed", token))
+                return self._first(("exited", token), *stopped, ("started", token), ("submitted", token), ("placed", token))
 
 
 def _about(event: Event) -> list[tuple[object, ...]]:
@@ -144,6 +146,8 @@ def _about(event: Event) -> list[tuple[object, ...]]:
             return [("submitted", token)]
         case TaskStarted(token=token):
             return [("started", token)]
+        case TaskExited(token=token):
+            return [("exited", token)]
         case TaskHeld(token=token) | TaskEnded(token=token):
             return [*_over(token)]
         case AttemptEnded(serial=serial):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...protocol.requests import AgentList, AgentLogs
+from ...protocol.requests import AgentList, AgentLogs, AgentStop
 from ..agent_logs import AgentBooks
 from .handler import Handler
 
@@ -10,6 +10,13 @@ from .handler import Handler
 async def agents(h: Handler) -> Any:
     request: AgentList = h.parsed(AgentList)
     return {"state": "ok", "agents": _books(h).rows(request.uid)}
+
+
+async def agent_stop(h: Handler) -> Any:
+    request: AgentStop = h.parsed(AgentStop)
+    key = _books(h).find(request.agent, request.uid)
+    await h.desk.stop_agent(key)
+    return {"state": "ok", "agent": str(key)}
 
 
 async def agent_logs(h: Handler) -> Any:

@@ -20,7 +20,7 @@ _POSITION = re.compile(r"-?[0-9]{1,18}\Z")
 
 async def events(h: Handler) -> Any:
     after = _position(h)
-    uid, jid = h.get_query_argument("uid", None), h.get_query_argument("computeJid", None)
+    uid, jid = h.argument("uid"), h.argument("computeJid")
     wanted = selector(None if uid is None else parse("uid", uid), None if jid is None else parse("computeJid", jid))
     begin_stream(h)
     # where it begins is said at once, so that a reader who is cut off before the first event misses nothing
@@ -62,7 +62,7 @@ def _sse(stored: Stored) -> str:
 
 
 def _position(h: Handler) -> int:
-    text = h.request.headers.get("Last-Event-ID") or h.get_query_argument("after", "0")
+    text = h.request.headers.get("Last-Event-ID") or h.argument("after") or "0"
     if not _POSITION.match(text):
         raise Refusal("badRequest", f"a position is a number; got {ascii(text)[:40]}")
     after = int(text)

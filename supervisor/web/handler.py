@@ -16,6 +16,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import short_op
 from ...protocol.redaction import REDACTED
 from ...protocol.requests import RunMany
+from ...runtime.guarded_http import authenticated
 from ..calls import Calls
 from ..clusters import ClusterBoard
 from ..desk import Desk
@@ -114,10 +115,12 @@ class Handler(tornado.web.RequestHandler):
         # the limit is ours: tornado's own answer would have neither code nor sentence
         self.request.connection.set_max_body_size(_NO_LIMIT)  # type: ignore[union-attr]
         try:
-            self._authenticate()
+            if not self._authenticate():
+                return None  # of a stranger's body nothing comes here
         except Refusal as e:
             self._refusal = e
-        if self._refusal is None and self.route.sink is not None and self.request.method == "PUT":
+            return None
+        if self.route.sink is not None and self.request.method == "PUT":
             return self._open_sink(self.route.sink)
         self._expect_body()
         return None
@@ -228,14 +231,20 @@ class Handler(tornado.web.RequestHandler):
         else:
             self._refuse(Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})"))
 
-    def _authenticate(self) -> None:
-        if self.route.open:
-            return
+    def _authenticate(self) -> bool:
+        """False: nobody need say here who he is, and nobody did."""
         given = self.request.headers.get("Authorization", "")
-        if self.route.monitors and self.services.monitoring.admits(given):
-            return
-        if not hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode()):
+        known = hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode())
+        if known or (self.route.monitors and self.services.monitoring.admits(given)):
+            self.authenticated()
+            return True
+        if not self.route.open:
             raise Refusal("unauthenticated", "the secret is missing or wrong")
+        return False
+
+    def authenticated(self) -> None:
+        """It is known who asks: a body may be read, and the connection stays."""
+        authenticated(self.request)
 
     def _json(self, code: int, body: Any) -> None:
         if self._finished:
@@ -256,6 +265,26 @@ class Handler(tornado.web.RequestHandler):
         stream = getattr(self.request.connection, "stream", None)
         if stream is not None:
             self.services.unsent.watch(stream, self.owner, len(data))
+
+    def argument(self, name: str) -> str | None:
+        """A value of the query exactly as it was sent, once; None where there is none. Raises Refusal("badRequest").
+
+        Tornado's own would put blanks in place of control characters, and cut blanks off: another name than the one that was sent.
+        """
+        given = self.request.query_arguments.get(name, [])
+        if len(given) > 1:
+            raise Refusal("badRequest", f"{name} is there {len(given)} times; send it once")
+        return self._text(name, given[0]) if given else None
+
+    def arguments(self, name: str) -> list[str]:
+        """All values, in order. Raises Refusal("badRequest")."""
+        return [self._text(name, value) for value in self.request.query_arguments.get(name, [])]
+
+    def _text(self, name: str, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise Refusal("badRequest", f"{name} is no UTF-8: {ascii(value[:40])[1:]}") from None
 
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
         return parse_body(bytes(self._body), type_, limit)

@@ -5,7 +5,6 @@ from typing import Any
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...protocol.requests import LibFile
-from ..library import checked_name
 from ..uploads import Receiver
 from .calls import send_file
 from .handler import Handler, Sink
@@ -42,11 +41,11 @@ async def lib_files(h: Handler) -> Any:
 
 
 def _place(h: Handler) -> tuple[str, str, str]:
-    return *_owner(h), checked_name(h.get_query_argument("name", strip=False))
+    return *_owner(h), parse("name", h.argument("name") or "")
 
 
 def _owner(h: Handler) -> tuple[str, str]:
-    uid, type_ = parse("uid", h.get_query_argument("uid")), parse("simulationType", h.get_query_argument("simulationType"))
+    uid, type_ = parse("uid", h.argument("uid") or ""), parse("simulationType", h.argument("simulationType") or "")
     _check_app(h, type_)
     return uid, type_
 

@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 async def live(h: Handler) -> Any:
     wish = _wish(h)
+    h.authenticated()
     with h.services.live.reader(wish) as reader:
         h.on_gone = reader.leave
         begin_stream(h)
@@ -39,15 +40,15 @@ async def live(h: Handler) -> Any:
 
 def _wish(h: Handler) -> Wish:
     uid = tickets.opened(h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall)
-    jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.get_query_arguments("computeJid")))
+    jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
     if len(jids) > MOST_JOBS:
         raise Refusal("badRequest", f"a stream tells of at most {MOST_JOBS} jobs that are named")
-    logs, tail = h.get_query_argument("logs", None), h.get_query_argument("tail", "0")
+    logs, tail = h.argument("logs"), h.argument("tail") or "0"
     if not _NUMBER.match(tail) or int(tail) > MOST_TAIL:
         raise Refusal("badRequest", f"tail is a number of bytes, at most {MOST_TAIL}; got {ascii(tail)[:40]}")
     return Wish(
         uid=uid, jids=jids, logs=None if logs is None else parse("computeJid", logs),
-        stream=_stream(h.get_query_argument("stream", "stdout")), tail=int(tail),
+        stream=_stream(h.argument("stream") or "stdout"), tail=int(tail),
         last_id=h.request.headers.get("Last-Event-ID", ""),
     )
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ...db.events import job_stream
+from ...db.events import RunPurged, TaskEnded, TaskHeld, job_stream
+from ...db.job import without_words
+from ...db.store import Stored
 from ...db.story import story
 from ...protocol.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
 from ..grouping import gently
@@ -91,7 +93,16 @@ async def job_story(h: Handler) -> Any:
     request: JobStory = h.parsed(JobStory)
     h.desk.job(request.uid, request.compute_jid)
     events = h.desk.engine.store.read(job_stream(request.compute_jid))
-    return {"computeJid": request.compute_jid, "events": [told(e) for e in events], "lines": story(events)}
+    purged = {e.event.serial for e in events if isinstance(e.event, RunPurged)}
+    return {"computeJid": request.compute_jid, "events": [told(_shown(e, purged)) for e in events], "lines": story(events)}
+
+
+def _shown(stored: Stored, purged: set[int]) -> Stored:
+    """The event, without words of a run whose files were removed."""
+    event = stored.event
+    if isinstance(event, TaskEnded | TaskHeld) and event.token.serial in purged:
+        return msgspec.structs.replace(stored, event=without_words(event))
+    return stored
 
 
 async def job_why(h: Handler) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...protocol.requests import RunSpec, SbatchLogin, SbatchLoginStatus
+from ...protocol.requests import RunSpec, SbatchLogin, SbatchLoginStatus, SbatchLogout
 from ...protocol.status import ACTIVE
 from ..sign_ins import DRIVER, SignIns
 from .handler import Handler
@@ -27,6 +27,12 @@ async def sbatch_login(h: Handler) -> Any:
 async def sbatch_login_status(h: Handler) -> Any:
     request: SbatchLoginStatus = _taken(h, SbatchLoginStatus)
     return {"state": "ok", **_sign_ins(h).status(request)}
+
+
+async def sbatch_logout(h: Handler) -> Any:
+    request: SbatchLogout = _taken(h, SbatchLogout)
+    h.log_call("sbatchLogout", request.uid, request.uid)
+    return {"state": "ok", **await _sign_ins(h).logout(request)}
 
 
 def beside(h: Handler, reply: dict[str, Any], uid: str, jid: str) -> dict[str, Any]:

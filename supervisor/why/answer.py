@@ -8,7 +8,7 @@ from ...protocol.exits import ExitInfo
 from ...protocol.refining import of_exit, refined
 from ...protocol.status import ERROR, PURGED
 from . import batch, containers, ended, running, waiting
-from .words import Answer, utc
+from .words import Answer, utc, waking
 
 #: What status replies have of it, and of what there is to try, so many lines.
 _BRIEF, _TRIED = ("cause", "confidence", "sentence"), 3
@@ -41,6 +41,8 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
     if unwritten:
         since = utc(store_fails_since)
         answer["evidence"].append(f"the event store cannot be written since {since}: what began or ended after that is not known here yet")
+    elif status.get("keeper"):
+        answer["evidence"].append(f"{status['keeper']['sentence']}; what is said here is the last that is known")
     elif not status["known"]:
         whom = f"nobody can ask {batch.nobody(status, said)} since {utc(status['since'])}"
         answer["evidence"].append(f"{whom}; what is said here is the last that is known")
@@ -57,6 +59,8 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
         answer["evidence"] += batch.words(run.exit)
         answer["try"] += batch.after(said) if run.status == ERROR else []
         answer["evidence"] += containers.evidence(run, [run.telling] if run.telling is not None else [])
+    if status.get("keeper"):
+        answer["try"].insert(0, waking(status["keeper"]["pid"], status["keeper"]["host"]))
     if unwritten:
         answer["try"].insert(0, "jobscribe health   # why the store cannot be written, and what to do")
     return answer

@@ -7,7 +7,7 @@ import msgspec
 
 from ...db.state import Run, Task
 from ...protocol.batch import BatchState
-from ...protocol.exits import ExitInfo
+from ...protocol.exits import ExitFacts, ExitInfo
 
 #: Beside the evidence of every execution: exactly what was submitted.
 SCRIPT = "batch.sh"
@@ -64,7 +64,10 @@ def words(exit_: ExitInfo | None) -> list[str]:
     if exit_ is None or not isinstance(exit_.batch, BatchState):
         return []
     said = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
-    return [f"Slurm's side of it: {text}" for text in said if text not in exit_.sentence()]
+    told = [f"Slurm's side of it: {text}" for text in said if text not in exit_.sentence()]
+    if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first:
+        told.append("its command had ended by itself before Slurm ended the job, so its own exit decides")
+    return told
 
 
 def waiting(answer: dict[str, Any], run: Run, said: BatchState | None, message: str | None) -> None:

@@ -1,5 +1,6 @@
 """What is said of a run that is over: what ended it, how sure that is, what shows it, and what it was not. Pure."""
 
+import math
 import signal
 
 from ...db.state import Run
@@ -27,7 +28,11 @@ def ended(answer: Answer, run: Run) -> None:
         containers.core(run.telling, line).replace("its run directory", f"its run directory {run.run_dir}") for line in found.evidence
     ]
     if run.stop is not None and run.stop.reason == run.reason:
-        answer["evidence"].append(f"{run.stop.by} asked for its end at {utc(run.stop.at)}, which was on record before anything was ended")
+        told = "its command ended before a signal was sent" if _by_itself(exit_) else "which was on record before anything was ended"
+        answer["evidence"].append(f"{run.stop.by} asked for its end at {utc(run.stop.at)}, {told}")
+    if (late := run.late_stop) is not None:
+        told = f"{late.by} asked for its end ({late.reason}{f': {late.note}' if late.note else ''}) at {utc(late.at)}"
+        answer["evidence"].append(f"{told}, after its command had ended: that did not change the result")
     if exit_ is not None:
         _beside(answer, exit_)
     attempts(answer, run)
@@ -101,9 +106,16 @@ def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
         case "cancel":
             stop = run.stop
             answer["sentence"] = f"it was canceled by {stop.by}" + (f": {stop.note}" if stop.note else "") if stop else "it was canceled"
+            if stop is not None and exit_ is not None and _by_itself(exit_):
+                how = f"exit code {exit_.code}" if exit_.signal is None else signal_name(exit_.signal)
+                answer["sentence"] += f"; its command had already ended by itself with {how} before the cancel reached it"
+                denied = tuple(d for d in denied if d != "its own exit")
         case "timeLimit":
             limit = run.spec.time_limit_secs
             answer["sentence"] = "it was ended by its time limit" + (f" of {limit:g} s" if limit else "")
+            if limit and exit_ is not None and isinstance(exit_.batch, BatchState) and limit % 60:
+                told = 60 * math.ceil(limit / 60)
+                answer["evidence"].append(f"Slurm takes time limits in full minutes: {told} s, and may be half a minute late")
         case "queueLimit":
             answer["sentence"] = "it waited longer than its queue limit and never started"
         case "startFailed":
@@ -123,6 +135,13 @@ def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
         case _:
             denied = _own_exit(answer, run, exit_, found)
     answer["not"] = list(dict.fromkeys((*answer["not"], *denied)))
+
+
+def _by_itself(exit_: ExitInfo | None) -> bool:
+    """Is this an exit of its own, to which neither this system nor its scheduler led?"""
+    if exit_ is None or exit_.stop_reason is not None or exit_.source in ("start", "lost") or exit_.ended_by_scheduler is not None:
+        return False
+    return exit_.code is not None or exit_.signal is not None
 
 
 def _after_another(answer: Answer, run: Run) -> None:
@@ -153,7 +172,7 @@ def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
         answer["sentence"] = f"{who} ended {'' if by_signal else 'by itself '}with exit code {exit_.code}"
     python = answer["traceback"]
     answer["sentence"] += f": {OUT_OF_MEMORY}" if memory else _meaning(exit_, found, python and python["last"])
-    if run.stop is not None:
+    if run.stop is not None or run.late_stop is not None:
         return tuple(d for d in ("a time limit", *denied) if not d.startswith("canceled by anyone"))
     return ("canceled by anyone", "a time limit", *(d for d in denied if d != "sent by this system"))
 

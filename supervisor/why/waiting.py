@@ -56,6 +56,13 @@ def _stopping(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     answer["try"] = [f"jobscribe job tasks {jid}", f"jobscribe job wait {jid}   # returns when nothing of it is left"]
 
 
+def _ending(answer: Answer, run: Run, status: dict[str, Any]) -> None:
+    said = batch.said_of(run, status)
+    answer["sentence"] = status["jobStatusMessage"]
+    answer["not"] = list(CAUSES["ending"].excludes)
+    answer["try"] = [f"jobscribe job wait {answer['computeJid']}   # returns when nothing of it is left", *batch.commands(said)]
+
+
 def _other(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     """It is its turn that it waits for, or what is needed for it."""
     jid, cause = answer["computeJid"], CAUSES[answer["cause"]]
@@ -107,5 +114,5 @@ def _entering(jid: str, run: Run) -> list[str]:
 
 _SAY: dict[str, Say] = {
     "debug_hold": _debug_hold, "retry_wait": _retry_wait, "dependency": _dependency, "slurm": _slurm, "sign_in": _sign_in,
-    "stopping": _stopping,
+    "stopping": _stopping, "ending": _ending,
 }

@@ -62,6 +62,13 @@ def diagnosed(answer: Answer, run: Run, usual: tuple[str, ...] = (), *, doubted:
     put_first(answer, (*usual, *found.solutions) if doubted else found.solutions or usual)
 
 
+def waking(pid: int, host: str) -> str:
+    """What to try where a keeper does not answer. Process 1 is that of a container, which is called by its name outside."""
+    if pid == 1:
+        return f"docker kill --signal=CONT CONTAINER   # on the Docker host of {host}; 'docker ps' has the name of the container"
+    return f"kill -CONT {pid}   # on {host}, if 'ps -o stat= -p {pid}' shows T; a keeper that hangs is replaced by itself, and jobs run on"
+
+
 def put_first(answer: Answer, lines: tuple[str, ...]) -> None:
     """These before all others, and none twice."""
     answer["try"] = list(dict.fromkeys((*lines, *answer["try"])))

@@ -2,6 +2,7 @@
 
 Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET: so the test is the agent, and can kill
 and replace the relay like an agent. UID is the user to become first (-1: stay); everything is imported before that.
+JOBSCRIBE_TEST_SPARES names a file: until it is there, nothing that outlived its main process dies, as if it waited for a disk.
 JOBSCRIBE_TEST_LEAVES in its environment is what a shell does that each relay leaves behind, in a group of its own.
 """
 
@@ -15,7 +16,7 @@ import subprocess
 import sys
 
 from jobscribe.agent import keeper
-from jobscribe.agent.keeping import spawning
+from jobscribe.agent.keeping import ending, spawning
 from jobscribe.runtime import processes
 
 
@@ -31,7 +32,14 @@ def main() -> int:
     _starve_on(signal.SIGUSR2, resource.RLIMIT_NPROC, 1)
     if "JOBSCRIBE_TEST_NO_CLONE3" in os.environ:
         spawning._SYS_CLONE3 = 100_000  # no call of any kernel
+    if "JOBSCRIBE_TEST_SPARES" in os.environ:
+        _spare(os.environ["JOBSCRIBE_TEST_SPARES"])
     return keeper.run(config, lambda sock: _spawn(sock, path))
+
+
+def _spare(file: str) -> None:
+    kill = ending.Ending._kill
+    ending.Ending._kill = lambda self, e, left: kill(self, e, left) if os.path.exists(file) else None
 
 
 def _starve_on(number: int, what: int, little: int) -> None:

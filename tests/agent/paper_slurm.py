@@ -44,7 +44,8 @@ class PaperJob:
 
 class PaperSlurm:
     """hold: jobs wait until `begin`. down, accounting_down: nobody answers. take: how many of the next sbatch calls are taken, and their
-    answers lost. late: seconds before every answer. completing: so long it takes from the end of the script to the job's."""
+    answers lost. late: seconds before every answer. completing: so long it takes from the end of the script to the job's. hung: nobody
+    sees the ends of scripts, as where slurmstepd hangs."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, PaperJob] = {}
@@ -57,6 +58,7 @@ class PaperSlurm:
         self.hidden = False
         self.late = 0.0
         self.completing = 0.0
+        self.hung = False
         self.refuse = ""
         self.calls: list[list[str]] = []
         #: set when sbatch has taken a job and is about to say so; the answer waits for the other
@@ -112,10 +114,17 @@ class PaperSlurm:
         if job.process is not None and job.process.poll() is None:
             os.killpg(job.process.pid, signal.SIGKILL)
 
+    def time_out(self, job: PaperJob) -> None:
+        """At its limit: Slurm says so, then sends SIGTERM."""
+        job.state, job.exit, job.reason, job.ended_at = "TIMEOUT", "0:0", "TimeLimit", time.time()
+        assert job.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.process.pid, signal.SIGTERM)
+
     async def _until_over(self, job: PaperJob) -> None:
         assert job.process is not None
         process = job.process
-        while process.poll() is None:
+        while process.poll() is None or self.hung:
             await asyncio.sleep(0.01)
         if self.completing and job.state == "RUNNING":
             job.state = "COMPLETING"

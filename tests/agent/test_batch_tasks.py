@@ -9,14 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent.batch import batch_tasks, polling, rounds, submitting, tending
+from jobscribe.agent.batch import batch_tasks, polling, rounds, stopping, submitting, tending
 from jobscribe.agent.batch.batch_tasks import BatchTasks
 from jobscribe.agent.evidence import Evidence
 from jobscribe.protocol.batch import Wishes
-from jobscribe.protocol.clusters import Cluster
+from jobscribe.protocol.clusters import Cluster, fallback_secs
 from jobscribe.protocol.exits import ExitFacts
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.messages import Execution, TaskSpec
+from jobscribe.supervisor.why import batch as batch_words
 
 from .paper_slurm import USER, PaperJob, PaperSlurm
 
@@ -97,6 +98,9 @@ class Ground:
 
     async def running(self, token: Token) -> Execution:
         return await self.until(lambda: next((e for e in self.of(token) if e.state == "running" and e.pid), None))  # type: ignore[no-any-return]
+
+    async def ending(self, token: Token) -> Execution:
+        return await self.until(lambda: next((e for e in self.of(token) if e.ending), None))  # type: ignore[no-any-return]
 
     async def job(self, number: int = 1) -> PaperJob:
         """The n-th that Slurm has taken."""
@@ -217,7 +221,9 @@ async def test_a_stop_is_sigterm_then_grace_then_sigkill(ground: Ground, shell: 
     assert number is None or end.exit.signal in (None, number)
 
 
-async def test_the_agent_ends_it_at_its_limit_to_the_second_though_slurm_counts_in_minutes(ground: Ground) -> None:
+async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[float, float]] = []
+    monkeypatch.setattr(tending, "fallback_secs", lambda *limit: limits.append(limit) or limit[0])
     batch = await ground.agent()
     token = ground.token()
     began = time.monotonic()
@@ -225,6 +231,19 @@ async def test_the_agent_ends_it_at_its_limit_to_the_second_though_slurm_counts_
     end = await ground.ended(token)
     assert end.exit is not None and end.exit.stop_reason == "timeLimit" and time.monotonic() - began >= 0.2
     assert "#SBATCH --time=1\n" in ground.evidence(token, "batch.sh").read_text()
+    assert set(limits) == {(1.2, 90.0)} and (fallback_secs(1.2), fallback_secs(60, 7)) == (150, 67), "Slurm's own limit comes first"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_what_ends_at_slurm_s_own_limit_was_ended_by_its_time_limit(ground: Ground, code: int) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(f"trap 'exit {code}' TERM; touch up; while :; do sleep 0.02; done", time_limit_secs=60.0))
+    await ground.until((ground.root / "run" / "up").exists)
+    ground.slurm.time_out(await ground.job())
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (code, "timeLimit")
+    assert ground.slurm.count("scancel") == 0
 
 
 async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> None:
@@ -238,6 +257,97 @@ async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> No
     assert ground.of(token)[-1].state == "running"
     await ground.ended(token)
     assert job.state == "COMPLETED"
+
+
+# ---- the exit is known, and Slurm has not finished the job
+
+
+async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tending, "fallback_secs", lambda limit, slack: limit)
+    ground.slurm.completing = 1.5
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 3", time_limit_secs=0.4))
+    ending = await ground.ending(token)
+    assert ending.exit is not None and (ending.exit.code, ending.exit.source, ending.exit.stop_reason) == (3, "script", None)
+    batch.stop(token, "cancel", 0.1)
+    assert ground.of(token)[-1].ending
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (3, None)
+    assert ground.slurm.count("scancel") == 0 and not ground.evidence(token, "stop.json").exists()
+
+
+async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_yet(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("sleep 60"))
+    await ground.running(token)
+    job = await ground.job()
+    job.state = "COMPLETING"
+    await ground.until(lambda: ground.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
+    assert not ground.of(token)[-1].ending
+    ground.slurm.end(job, "CANCELLED")
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.ended_by_scheduler == "CANCELLED"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, restarted: bool,
+) -> None:
+    monkeypatch.setattr(stopping, "_TOGETHER_SECS", 1.0)
+    ground.slurm.completing = 2.0
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(f"until [ -e {ground.root}/go ]; do sleep 0.02; done"))
+    await ground.running(token)
+    batch.stop(token, "cancel", 0.1)
+    stop = ground.evidence(token, "stop.json")
+    assert msgspec.json.decode(stop.read_bytes())["signaled"] is False
+    if restarted:
+        await ground.kill(batch)
+    (ground.root / "go").touch()
+    await ground.until(ground.evidence(token, "exit-code").exists)
+    if restarted:
+        await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (0, None)
+    assert ground.slurm.count("scancel") == 0 and msgspec.json.decode(stop.read_bytes())["signaled"] is False
+
+
+async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("trap 'touch stopped; until [ -e done ]; do sleep 0.02; done; exit 5' TERM; touch up; while :; do sleep 0.02; done"))
+    await ground.until((ground.root / "run" / "up").exists)
+    batch.stop(token, "cancel", 60.0)
+    await ground.until((ground.root / "run" / "stopped").exists)
+    assert msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["signaled"] is True
+    await ground.kill(batch)
+    (ground.root / "run" / "done").touch()
+    await ground.until(ground.evidence(token, "exit-code").exists)
+    await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
+
+
+@pytest.mark.parametrize(("state", "by"), [("TIMEOUT", ""), ("CANCELLED", "1001"), ("NODE_FAIL", "")])
+async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(ground: Ground, state: str, by: str) -> None:
+    ground.slurm.hung = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 3"))
+    await ground.ending(token)
+    asked = ground.slurm.count("squeue")
+    await ground.until(lambda: ground.slurm.count("squeue") > asked + 1)
+    job = await ground.job()
+    assert job.state == "RUNNING"
+    ground.slurm.end(job, state)
+    job.by = by
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason, end.exit.ended_by_scheduler) == (3, None, None)
+    assert end.exit.detail is None and end.batch.state == state  # type: ignore[union-attr]
+    assert batch_words.words(end.exit)[-1] == "its command had ended by itself before Slurm ended the job, so its own exit decides"
 
 
 # ---- the agent ends at any moment

@@ -195,6 +195,14 @@ def test_a_trace_goes_to_the_log_and_not_to_the_user(runs: Runs, keeper: Keeper)
     assert "\n" not in str(end.termination_message) and ".py" not in str(end.termination_message)
 
 
+def test_a_run_that_was_digested_by_another_version_of_its_app_is_refused_by_name(runs: Runs) -> None:
+    ended, token = runs.run("myapp", "heightWeightReport", task_env={"JOBSCRIBE_APP_VERSION": "0.9"})
+    assert ended.code == 1 and "the front end has myapp 0.9, and " in (ended.termination_message or "")
+    assert "has myapp 1, so nothing was run" in (ended.termination_message or "") and "jobscribe server" in (ended.termination_message or "")
+    assert not (runs.run_dir(token, "myapp", "heightWeightReport") / "out.json").exists()
+    assert runs.run("myapp", "heightWeightReport", task_env={"JOBSCRIBE_APP_VERSION": "1"})[0].code == 0
+
+
 @pytest.mark.parametrize(("also", "said"), [
     ("ghost=no_such_module:app", "the app ghost (no_such_module:app) cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
     ("ghost=bad_apps:nothing", "the app ghost (bad_apps:nothing) cannot be imported: AttributeError: module 'bad_apps' has no attribute 'nothing'"),

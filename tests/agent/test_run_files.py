@@ -10,6 +10,7 @@ from jobscribe.agent import run_files
 from jobscribe.agent.run_files import read
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.messages import FileChunk, ReadFile
+from jobscribe.runtime import hard_links
 
 
 @pytest.fixture
@@ -85,6 +86,21 @@ def test_links_are_not_followed_wherever_they_are(run_dir: Path) -> None:
     assert refused(other, "out.json")[0] == "notFound"
 
 
+def test_a_file_with_another_name_outside_is_not_served(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run_dir / "frames/hard").hardlink_to(run_dir.parent / "secret")
+    assert refused(run_dir, "frames/hard") == (
+        "forbidden", "'frames/hard' has another name outside of the run directory (a hard link), so it is not served; "
+        "let the run copy the file (cp) instead of linking it (ln, cp -l)",
+    )
+    (run_dir / "again").hardlink_to(run_dir / "frames/hard")
+    assert refused(run_dir, "again")[0] == "forbidden"
+    for name in ("one", "frames/deep/two"):
+        (run_dir / name).hardlink_to(run_dir / "out.json")
+    assert read(str(run_dir), "frames/deep/two", 0, 100).data == b'{"a": 1}', "all its names are in the run directory"
+    monkeypatch.setattr(hard_links, "LOOKED_AT_MOST", 3)
+    assert refused(run_dir, "one")[0] == "forbidden", "there is too much to look at"
+
+
 def test_what_is_no_regular_file_is_not_touched(run_dir: Path) -> None:
     os.mkfifo(run_dir / "pipe")
     listener = socket.socket(socket.AF_UNIX)
@@ -115,8 +131,9 @@ def test_what_may_not_be_read_is_said(run_dir: Path, monkeypatch: pytest.MonkeyP
 
 def test_no_descriptor_is_left_open(run_dir: Path) -> None:
     (run_dir / "link").symlink_to("/")
+    (run_dir / "hard").hardlink_to(run_dir.parent / "secret")
     before = len(os.listdir("/proc/self/fd"))
-    for name in ("out.json", "frames/deep/1 é.csv", "frames/nothing", "frames", "link", "../secret", "link/etc", ""):
+    for name in ("out.json", "frames/deep/1 é.csv", "frames/nothing", "frames", "link", "hard", "../secret", "link/etc", ""):
         for where in (run_dir, run_dir / "gone"):
             try:
                 read(str(where), name, 0, 10)

@@ -107,7 +107,7 @@ def test_a_script_that_found_its_mark_ran_nothing_and_its_end_is_not_known() -> 
 
 
 @pytest.mark.parametrize(("name", "own", "row", "stop"), [
-    ("timeout", ExitInfo(code=143, source="script"), 1002, "timeLimit"), ("timeout", ExitInfo(code=0, source="script"), None, None),
+    ("timeout", ExitInfo(code=143, source="script"), 1002, "timeLimit"), ("timeout", ExitInfo(code=0, source="script"), 1002, "timeLimit"),
     ("canceled_other", ExitInfo(code=143, source="script"), 2040, None), ("canceled_other", ExitInfo(code=0, source="script"), None, None),
     ("canceled_other", ExitInfo(signal=15, source="script", stop_reason="cancel"), 1001, "cancel"),
     ("out_of_memory", ExitInfo(code=1, source="script"), 2001, None), ("out_of_memory", ExitInfo(code=0, source="script"), None, None),

@@ -36,6 +36,30 @@ def test_password_and_code_from_standard_input(run: Run, fake: Fake, monkeypatch
     assert len(tries(fake)) == 1
 
 
+def test_somebody_else_is_refused_while_one_is_signed_in_and_nothing_is_asked(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.signed_in = "joe"
+    typed(monkeypatch, "canary\n")
+    ended = run("login", "alpha", "--user", "ann", "--password-stdin")
+    assert ended.code == 125 and "as joe" in ended.err and "jobscribe logout alpha" in ended.err and "canary" not in ended.err
+    assert tries(fake) == [{"cluster": "alpha", "username": "ann"}]
+    for args in (["--user", "joe"], []):
+        assert run("login", "alpha", *args).err == "already signed in to alpha as joe\n"
+
+
+def test_signing_out_says_what_goes_on(run: Run, fake: Fake) -> None:
+    assert run("logout").err == "nobody was signed in to alpha\n"
+    fake.signed_in = "ann"
+    ended = run("logout", "beta")
+    assert ended.code == 0 and ended.err == (
+        "signed out of beta as ann\n2 of your runs go on there; 'jobscribe login beta' shows again how they are\n"
+    )
+    fake.signed_in = "lost"
+    assert "cannot be reached" in run("logout").err
+    assert run("logout", "--json").json() == {
+        "schema": "jobscribe.logout/1", "cluster": "alpha", "host": "login.example.org", "user": None, "signedOut": False, "agentEnded": True, "runs": 0,
+    }
+
+
 def test_a_refusal_is_one_sentence_and_is_not_repeated(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "canary\n")
     ended = run("login", "--user", "joe", "--password-stdin")

@@ -178,7 +178,14 @@ class FakeSupervisor:
         about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "access": "ssh", "user": self.signed_in}
         return {"state": "ok", "ready": self.signed_in is not None, "sentence": None, **about}
 
+    def _sbatch_logout(self, body: dict[str, Any]) -> dict[str, Any]:
+        was, self.signed_in = self.signed_in, None
+        about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "user": was}
+        return {"state": "ok", **about, "signedOut": was is not None, "agentEnded": was != "lost", "runs": 2 if was == "ann" else 0}
+
     def _sbatch_login(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.signed_in not in (None, body["username"]):
+            raise Refused("signedInAlready", f"you are signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha")
         if self.accounts.get(body["username"]) != (body["password"], body["otp"]):
             raise Refused("signInRefused", "login.example.org has not accepted the password")
         self.signed_in = body["username"]

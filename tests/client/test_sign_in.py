@@ -30,6 +30,10 @@ def test_the_plain_client_signs_in_and_sends_nothing_when_it_is_in_already(fake:
             "certificate": None,
         }]
         assert c.sign_in("joe", password="x")["loginSuccess"] and len(tries(fake)) == 1
+        with pytest.raises(ClientError, match="jobscribe logout") as e:
+            c.sign_in("ann", password=SECRET)
+        assert e.value.code == "signedInAlready" and tries(fake)[-1]["password"] is None
+        assert c.sign_out()["user"] == "joe" and c.sign_in_status()["ready"] is False
 
 
 async def test_so_does_the_asynchronous_one(fake: Fake) -> None:
@@ -39,6 +43,10 @@ async def test_so_does_the_asynchronous_one(fake: Fake) -> None:
             await c.sign_in("joe", password="wrong", otp="123456")
         assert e.value.code == "signInRefused"
         assert (await c.sign_in("joe", password="correct horse", otp="123456"))["loginSuccess"] and len(tries(fake)) == 2
+        with pytest.raises(ClientError) as e:
+            await c.sign_in("ann", password=SECRET)
+        assert e.value.code == "signedInAlready"
+        assert (await c.sign_out("alpha"))["signedOut"]
 
 
 # what would be sent again if it were anything else

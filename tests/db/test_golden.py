@@ -44,6 +44,7 @@ def test_every_type_and_released_schema_has_a_golden_event() -> None:
 @pytest.mark.parametrize(("jid", "file"), [
     ("EPRSuser-simAAA01-heightWeightReport", "v1-job.json"), ("EPRSuser-simAAA05-command", "v1-roles-job.json"),
     ("EPRSuser-simAAA06-command", "v1-containers-job.json"), ("EPRSuser-simAAA07-command", "v1-batch-job.json"),
+    ("EPRSuser-simAAA09-command", "v1-ending-job.json"),
 ])
 def test_a_golden_job_adds_up_to_what_it_always_did(jid: str, file: str) -> None:
     job = fold(jid, [e for row, e in (read(line) for *_, line in LINES) if row["stream"] == f"job/{jid}"])

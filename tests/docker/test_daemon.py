@@ -75,21 +75,25 @@ def test_one_that_is_killed_comes_back_to_jobs_that_went_on(yard: Yard, host_a: 
 
 @pytest.mark.timeout(300)
 def test_one_that_is_frozen_makes_nothing_false(yard: Yard, host_a: Host, host_b: Host) -> None:
+    """A time limit that passes meanwhile changes nothing about a command that has ended before."""
     jobs = crowd(yard, 1)
     (agent,), (task,) = jobs[AGENT, "a"], jobs[TASK, "a"]
+    limited = Case(yard, TASK, uid=task.uid, timeLimitSecs=FROZEN_SECS - 2).submit().started()
+    assert limited.on(host_a)
     others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
     host_a.freeze()
     frozen = time.monotonic()
     until(lambda: _running([task], known=False), "of the task nothing is known", LOST_SECS)
-    task.go()
+    for case in (task, limited):
+        until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
     elsewhere = Case(yard, TASK).submit().started()
     assert elsewhere.on(host_b)
     while time.monotonic() < frozen + FROZEN_SECS:
         assert _running([agent, *others], known=True) and _running([task])
         time.sleep(0.2)
     host_a.thaw()
-    ended([task], LOST_SECS, go=False)
-    assert _told(task) == ("error", CODE, None, "script")
+    ended([task, limited], LOST_SECS, go=False)
+    assert _told(task) == _told(limited) == ("error", CODE, None, "script")
     assert {s["exit"]["code"] for s in ended([agent, elsewhere, *others]).values()} == {CODE}
 
 

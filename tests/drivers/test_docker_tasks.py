@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,64 @@ async def test_what_the_wrapper_ended_at_its_limit_says_so(life: Life, fake: Fak
     end(fake, life, token, 143)
     exit_ = await life.end_of(token)
     assert (exit_.signal, exit_.stop_reason, exit_.survivors_killed) == (15, "timeLimit", 2)
+
+
+# ---- the exit or the stop, whichever came first
+
+
+def exits(life: Life, token: Token, code: int) -> None:
+    """Its command has ended, and its container has not."""
+    (life.evidence(token) / "exit-code").write_text(f"{code}\n")
+
+
+async def test_an_exit_is_told_while_the_engine_does_not_say_that_its_container_ended_and_no_stop_changes_it(
+    life: Life, fake: FakeDocker,
+) -> None:
+    token = life.launch(time_limit_secs=1.0)
+    await life.reported(token, "running")
+    fake.trouble(r"GET /containers/[^/]+/json", "hang")
+    end(fake, life, token, 3)
+    said = await life.until(lambda: [e for e in life.executions(token) if e.ending], "it is ending")
+    assert (said[0].exit.code, said[0].exit.stop_reason, said[0].exit.source) == (3, None, "script")
+    assert said[0].started_at <= said[0].exit.ended_at <= time.time()
+    assert (await life.snapshot())[token].ending
+    life.tasks.stop(KEY, token, "cancel", 0.0)
+    await life.until(lambda: time.time() > said[0].started_at + 1.5, "its limit has passed")
+    fake.relent()
+    exit_ = await life.end_of(token)
+    assert (exit_.code, exit_.stop_reason) == (3, None)
+    assert not container_of(fake, token).signals and not (life.ledger(token) / "stop.json").exists()
+
+
+async def test_a_stop_that_waits_for_its_host_is_too_late_when_its_command_ends_before(new_life: New, fake: FakeDocker) -> None:
+    life = await new_life()
+    first, second = life.launch(), life.launch()
+    for token in (first, second):
+        await life.reported(token, "running")
+    fake.close()
+    await life.until(lambda: not life.is_up, "the place is down")
+    for token in (first, second):
+        life.tasks.stop(KEY, token, "cancel", 0.2)
+        await life.until(lambda t=token: (life.ledger(t) / "stop.json").exists(), "it is on record")
+        assert json.loads((life.ledger(token) / "stop.json").read_text())["signaled"] is False
+    exits(life, first, 4)
+    await life.close()
+    end(fake, life, first, 4)
+    fake.reopen()
+    life = await new_life()
+    exit_ = await life.end_of(first)
+    assert (exit_.code, exit_.stop_reason) == (4, None)
+    assert (await life.end_of(second)).stop_reason == "cancel" and container_of(fake, second).signals
+
+
+async def test_a_container_that_runs_on_after_its_command_is_killed(life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that wrote its own exit code does not escape from its time limit."""
+    monkeypatch.setattr(upkeep, "LEFT_SECS", 0.3)
+    token = life.launch()
+    await life.reported(token, "running")
+    exits(life, token, 0)
+    exit_ = await life.end_of(token)
+    assert container_of(fake, token).signals[0] == 9 and (exit_.code, exit_.stop_reason) == (0, None)
 
 
 # ---- hosts and restarts

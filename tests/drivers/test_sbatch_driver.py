@@ -190,6 +190,43 @@ async def test_a_keeper_that_finds_its_lease_taken_ends_with_its_agent(ground: G
     assert (await driver.find(handle)).state == "gone"
 
 
+# ---- the end
+
+
+async def _not_connected() -> bool:
+    return False
+
+
+async def test_signing_out_ends_the_agent_with_its_keeper_and_forgets_the_connection(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, channel = await signed_in(ground, monkeypatch)
+    handle = await driver.start(SPEC)
+    ways: list[str | None] = []
+
+    async def dismiss() -> bool:
+        ways.append(driver.needs_sign_in(KEY))
+        return False
+
+    assert await driver.sign_out(KEY, handle, dismiss)
+    assert ways[0] is not None, "a run that waits does not start it again meanwhile"
+    assert not ground.keepers() and not ground.agents()
+    assert channel.closed and driver.needs_sign_in(KEY) is not None and driver.signed_in_as(KEY) is None
+    found = await driver.find(handle)
+    assert (found.state, found.sign_in) == ("unknown", True)
+    assert not await driver.sign_out(KEY, handle, _not_connected), "nobody knows: there is no way there any more"
+    await sign_in(driver, Ssh(), monkeypatch)
+    assert (await driver.find(handle)).state == "gone"
+
+
+async def test_an_agent_without_a_supervisor_ends_by_itself_and_its_keeper_with_it(ground: Ground) -> None:
+    driver = ground.driver()
+    driver._agent_settings["awaySecs"] = 0.1
+    handle = await driver.start(SPEC)
+    await until(lambda: not ground.keepers() and not ground.agents(), "the end of keeper and agent")
+    assert "no supervisor for" in (ground.folder() / "agent.log").read_text() + (ground.base / "job_agent.log").read_text()
+    assert (await driver.find(handle)).state == "gone"
+    assert (await driver.start(SPEC))["number"] == 2
+
+
 # ---- one per key
 
 

@@ -10,6 +10,7 @@ import selectors
 import statistics
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,14 @@ import tornado.web
 import tornado.websocket
 
 from jobscribe.agent import link as link_module
-from jobscribe.agent.backoff import FIRST, GOOD_SECS, LONGEST, LONGEST_REFUSED, Backoff
+from jobscribe.agent.backoff import AWAY_SECS, FIRST, GOOD_SECS, LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, REPORT_SECS, Backoff, may_leave
 from jobscribe.agent.link import Link, read_address
-from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Alive
+from jobscribe.protocol.ids import AgentKey, parse_token
+from jobscribe.protocol.messages import Alive, Execution
 
 KEY = AgentKey("local", "sequential", "LinkUsr1", "localhost")
 ALIVE = Alive(agent_id="a" * 32, agent_key=KEY, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9)
+TOKEN = parse_token("LinkUsr1-link0001-command/1700000001/1/main/0")
 HOURS = 24
 #: G3 wants the truth within 5 s of a restart; the longest pause has to leave room in it.
 BACK_SECS = 5.0
@@ -39,9 +41,20 @@ def test_the_pauses_grow_to_their_longest_and_stay_there_for_hours() -> None:
     while passed < HOURS * 3600:
         pauses.append(backoff.failed("unreachable", 0.5))
         passed += pauses[-1]
-    assert pauses[0] == FIRST and pauses[-1] == LONGEST == max(pauses)
-    assert pauses == sorted(pauses) and sum(p < LONGEST for p in pauses) < 10
+    assert pauses[0] == FIRST and pauses[LATE] == LONGEST and pauses[-1] == LONGEST_LATE == max(pauses)
+    assert pauses == sorted(pauses) and sum(p < LONGEST for p in pauses) < 10 and sum(pauses[:LATE]) > 580
     assert LONGEST * 1.5 < BACK_SECS
+
+
+def test_an_agent_ends_without_a_supervisor_only_where_nothing_is_left_to_watch() -> None:
+    def execution(state: str) -> Execution:
+        return Execution(token=TOKEN, state=state, op_id="o" * 32)  # type: ignore[arg-type]
+
+    running, ended = execution("running"), execution("ended")
+    assert not may_leave(AWAY_SECS - 1, AWAY_SECS, []) and may_leave(AWAY_SECS + 1, AWAY_SECS, [])
+    assert not may_leave(REPORT_SECS - 1, AWAY_SECS, [ended]) and may_leave(REPORT_SECS + 1, AWAY_SECS, [ended])
+    for known in ([running], [ended, running], [execution("starting")]):
+        assert not may_leave(1e9, 1.0, known)
 
 
 def test_who_is_refused_asks_less_often_and_soon_again_when_nobody_is_there() -> None:
@@ -98,6 +111,9 @@ def test_the_link_itself_never_gives_up_in_hours(tmp_path: Path) -> None:
     class File:
         name = "agents.json"
 
+        def stat(self) -> Any:
+            raise FileNotFoundError("no such file")
+
         def read_bytes(self) -> bytes:
             tries.append(loop.time())
             raise (FileNotFoundError("no such file"), PermissionError("not yours"), OSError("stale"))[len(tries) % 3]
@@ -117,8 +133,37 @@ def test_the_link_itself_never_gives_up_in_hours(tmp_path: Path) -> None:
     finally:
         loop.close()
     gaps = [b - a for a, b in itertools.pairwise(tries)]
-    assert tries[-1] > HOURS / 2 * 3600 - 2 * LONGEST and max(gaps) <= 1.5 * LONGEST and len(tries) < HOURS / 2 * 3600
-    assert 100 < len(said.lines) < len(tries) / 50, "it is said now and then, not every time"
+    assert tries[-1] > HOURS / 2 * 3600 - 2 * LONGEST_LATE and max(gaps) <= 1.5 * LONGEST_LATE and len(tries) < HOURS / 8 * 3600
+    assert len(tries) / 100 < len(said.lines) < len(tries) / 50, "it is said now and then, not every time"
+
+
+def test_a_supervisor_that_is_back_after_hours_is_dialed_as_soon_as_it_has_written_its_address(tmp_path: Path) -> None:
+    tries: list[float] = []
+    written = [0]
+
+    class File:
+        name = "agents.json"
+
+        def stat(self) -> Any:
+            return SimpleNamespace(st_ino=written[0], st_mtime_ns=0)
+
+        def read_bytes(self) -> bytes:
+            tries.append(loop.time())
+            raise FileNotFoundError
+
+    loop = _VirtualLoop()
+    try:
+        async def live() -> None:
+            task = asyncio.ensure_future(_link(File(), _Said()).run())  # type: ignore[arg-type]
+            await asyncio.sleep(3600)
+            written[0] += 1
+            await asyncio.sleep(BACK_SECS)
+            task.cancel()
+
+        loop.run_until_complete(live())
+    finally:
+        loop.close()
+    assert sum(t > 3600 for t in tries) > 5, "and again at once where the first try comes too early"
 
 
 # ---- whatever answers

@@ -6,8 +6,11 @@ import json
 import os
 import re
 import resource
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +78,13 @@ def evil(browser: Browser, sh: str, report: str = "evilAnimation") -> dict[str, 
     return simulation
 
 
+def outside(site: Site) -> Path:
+    """A file that is nobody's business and no secret: other tests look for those everywhere."""
+    path = site.place / "outside"
+    path.write_text("not for users")
+    return path
+
+
 # ---- a stranger on the network
 
 
@@ -126,14 +136,85 @@ def test_uploads_of_nobody_that_stall_shut_nobody_out(site: Site, victim: Browse
         is_well(victim)
 
 
-def test_who_else_is_on_this_machine_is_not_what_the_sender_says(site: Site) -> None:
-    name = json.dumps({"name": "stranger"}).encode()
-    for path in ("http://127.0.0.1/sign-in", "/sign%2Din", "//sign-in"):
-        answer = raw(
-            site, f"POST {path} HTTP/1.1", host(site), "Content-Type: application/json", f"Content-Length: {len(name)}", "X-Jobscribe-Peer: 0",
-            "X_Jobscribe_Peer: 0", "X-Forwarded-For: 127.0.0.1", "Connection: close", body=name,
-        )
-        assert answer.split(b" ")[1] in (b"403", b"404") and b"Set-Cookie" not in answer, (path, answer)
+# ---- another unix user of this machine
+
+#: Runs as that user: sends each of the requests on a connection of its own, and prints the answers. A `closing` one does not wait for its answer.
+THIEF = """
+import json, socket, sys
+port, requests = json.load(sys.stdin)
+answers = []
+for text, how in requests:
+    s = socket.socket(socket.AF_INET6 if how == "mapped" else socket.AF_INET)
+    s.settimeout(20)
+    s.connect(("::ffff:127.0.0.1" if how == "mapped" else "127.0.0.1", port))
+    s.sendall(text.encode("latin1"))
+    got = b""
+    while how != "closing" and (piece := s.recv(65536)):
+        got += piece
+    s.close()
+    answers.append(got.decode("latin1"))
+print(json.dumps(answers))
+"""
+NOBODY = 65534
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another unix user for a while")
+
+
+def stolen(site: Site, *requests: tuple[str, str]) -> list[str]:
+    """The answers to another unix user."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", THIEF], input=json.dumps([int(site.front.rpartition(":")[2]), requests]), capture_output=True, text=True,
+        user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", timeout=60, check=True,
+    )
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def as_text(site: Site, first: str, *lines: str, body: str = "") -> str:
+    ends = () if "Connection: keep-alive" in lines else ("Connection: close",)
+    sized = (f"Content-Length: {len(body)}", "Content-Type: application/json") if body else ()
+    return "\r\n".join((f"{first} HTTP/1.1", host(site), "X-Jobscribe: 1", "X-Jobscribe-Peer: 0", *lines, *sized, *ends, "", body))
+
+
+@ROOT_ONLY
+def test_a_cookie_and_a_ticket_that_another_unix_user_got_open_nothing(site: Site, browser: Browser) -> None:
+    simulation = browser.simulation("heightWeightReport", "myapp")
+    names = "/".join(browser.simulation("heightWeightReport", "myapp")[k] for k in ("simulationType", "simulationId", "report"))
+    cookie, ticket = f"Cookie: {browser._cookie}", f"X-Jobscribe-Ticket: {browser.post('/live-ticket')['ticket']}"
+    run = as_text(site, "POST /run-simulation", cookie, body=json.dumps(simulation))
+    requests = [
+        *((as_text(site, f"GET {path}", cookie, ticket), "") for path in (
+            "/who", "/live", "/live?computeJid=x", "/", "/sign-in", "/healthz", f"/download-run-file/{names}/-1", f"/run-log/{names}", "/lib-files/evil",
+            "http://127.0.0.1/live", "//live",
+        )),
+        *((as_text(site, f"POST {path}", cookie, body="{}"), "") for path in ("/own-jobs", "/live-ticket", "/sign-out", "/begin-session")),
+        (as_text(site, "POST /sign-in", body='{"name": "thief"}'), ""), (as_text(site, "PUT /lib-file/evil/theirs", cookie, body="x"), ""), (run, ""),
+        (run, "mapped"), (as_text(site, "GET /who", cookie, "Connection: keep-alive") + run, ""),
+    ]
+    for (text, _), answer in zip(requests, stolen(site, *requests), strict=True):
+        assert set(re.findall(r"HTTP/1.1 (\d+)", answer)) == {"403"} and '"code":"forbidden"' in answer and "Set-Cookie" not in answer, (text, answer)
+    # the kernel says "user 0" of a socket that its process has closed
+    refused = site.logged("server").count("refused a request of unix uid")
+    stolen(site, *[(run, "closing")] * 20)
+    until(lambda: site.logged("server").count("refused a request of unix uid") == refused + 20, "all of them were refused")
+    assert browser.ask("GET", "/who").json()["uid"] == browser.uid, "nobody signed it out"
+    assert browser.post("/own-jobs", active=None)["jobs"] == [] and browser.ask("GET", "/lib-files/evil").json()["files"] == []
+
+
+def test_signing_out_ends_the_session_and_its_streams_for_whoever_has_the_cookie(site: Site, browser: Browser) -> None:
+    kept = browser.another_window()
+    ticket = browser.post("/live-ticket")["ticket"]
+    with connected(site) as s:
+        s.sendall(as_text(site, "GET /live", f"Cookie: {browser._cookie}", f"X-Jobscribe-Ticket: {ticket}").encode())
+        assert s.recv(12) == b"HTTP/1.1 200"
+        assert browser.ask("POST", "/sign-out", {}).code == 200
+        while s.recv(65536):
+            continue
+    for method, path in (("GET", "/who"), ("POST", "/own-jobs"), ("POST", "/live-ticket")):
+        assert kept.ask(method, path, {} if method == "POST" else None).code == 401
+    pid = site.titled("server")[0]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: site.titled("server") not in ([], [pid]), "the front end is started again")
+    assert until(lambda: kept.another_window().ask("GET", "/who").code, "it answers") == 401
 
 
 # ---- a page in another tab
@@ -281,23 +362,23 @@ def test_nothing_but_plain_files_of_the_run_directory_is_downloaded(site: Site, 
     secret = site.root / "secret/server"
     simulation = evil(browser, f"""
         echo fine > plain; ln -s {secret} link; ln -s {secret.parent} folder; ln -s . here; mkfifo pipe; mkdir d; ln -s /etc d/etc
-        printf x > "$(printf 'a"b;\\r\\nX-Evil: 1')"
+        printf x > "$(printf 'a"b;\\r\\nX-Evil: 1')"; ln {outside(site)} hard; ln plain d/plain
     """)
-    assert browser.download(simulation, "plain").body == b"fine\n"
+    assert browser.download(simulation, "plain").body == browser.download(simulation, "d/plain").body == b"fine\n"
     for name in (
-        "link", "folder/server", "here/plain", "d/etc/passwd", "pipe", "d", ".", "..", "../evilAnimation/plain", str(secret), "plain\0", "d//x",
+        "link", "hard", "folder/server", "here/plain", "d/etc/passwd", "pipe", "d", ".", "..", "../evilAnimation/plain", str(secret), "plain\0", "d//x",
         ".jobscribe/latest/stdout.log", "", "%2e%2e/x", "\ud800".encode("utf-8", "surrogatepass").decode("latin1"),
     ):
         answer = browser.download(simulation, name)
-        assert answer.code == 422 and site.token.encode() not in answer.body, (name, answer)
+        assert answer.code == 422 and site.token.encode() not in answer.body and b"not for users" not in answer.body, (name, answer)
     named = browser.download(simulation, 'a"b;\r\nX-Evil: 1')
     assert named.code == 200 and named.headers["X-Evil"] is None and "\n" not in named.headers["Content-Disposition"]
     assert named.headers["Content-Disposition"].startswith("attachment; ") and "sandbox" in named.headers["Content-Security-Policy"]
 
 
-@pytest.mark.parametrize("what", ["ln -s {secret}", "mkfifo", "mkdir"])
+@pytest.mark.parametrize("what", ["ln -s {secret}", "ln {outside}", "mkfifo", "mkdir"])
 def test_a_log_that_is_something_else_tells_nothing_and_holds_nobody_up(site: Site, browser: Browser, victim: Browser, what: str) -> None:
-    simulation = evil(browser, f"cd .jobscribe/latest; rm stdout.log; {what.format(secret=site.root / 'secret/server')} stdout.log")
+    simulation = evil(browser, f"cd .jobscribe/latest; rm stdout.log; {what.format(secret=site.root / 'secret/server', outside=outside(site))} stdout.log")
     place = f"/run-log/evil/{simulation['simulationId']}/evilAnimation"
     for path in [place, place + "?tail=4096"] * 5:
         answer = browser.ask("GET", path)
@@ -311,9 +392,10 @@ def test_a_library_gives_plain_files_only_and_one_of_holes_holds_nobody_up(site:
     def shell(sh: str) -> str:
         return str(browser.post("/stateful-compute", simulationType="evil", method="sh", args={"sh": sh})["said"])
 
-    shell(f"ln -s {secret} link; mkfifo pipe; mkdir folder; truncate -s 1T holes; echo fine > plain")
+    shell(f"ln -s {secret} link; ln {outside(site)} hard; mkfifo pipe; mkdir folder; truncate -s 1T holes; echo fine > plain")
     for _ in range(8):
         assert [f["name"] for f in browser.ask("GET", "/lib-files/evil").json()["files"]] == ["plain"]
+    assert browser.ask("GET", "/lib-file/evil/hard").code == 404
     for name in ("link", "pipe", "folder"):
         assert [browser.ask(method, f"/lib-file/evil/{name}").code for method in ("GET", "DELETE")] == [404, 404]
     assert browser.ask("PUT", "/lib-file/evil/link", b"mine").code == 200

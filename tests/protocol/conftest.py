@@ -91,6 +91,7 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.RunReport(token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5),
         m.PortsProbed(op_id=OP_ID, busy=(23_001,)),
         m.ClusterReport(news=NEWS),
+        m.KeeperReport(answers=False, since=1_700_000_001.5, stopped=True),
         m.Samples(samples=(m.Sample(TOKEN, 1_700_000_001.5, 115.5, 3.25, 2**31, 4096, 8192, 3, None, None),)),
         m.OpError(op_id=OP_ID, code="notFound", error="there is no such log"),
     ]

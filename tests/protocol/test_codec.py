@@ -104,6 +104,7 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         st.none() | counts, st.none() | counts, st.none() | st.floats(0, 100), st.none() | counts,
     ), max_size=3).map(tuple)),
     m.ClusterReport: st.builds(m.ClusterReport, news=news),
+    m.KeeperReport: st.builds(m.KeeperReport, answers=st.booleans(), since=st.none() | st.floats(0, 1e11), stopped=st.booleans()),
     m.CancelCall: st.builds(m.CancelCall, op_id=op_ids),
     m.ReadFile: st.builds(m.ReadFile, op_id=op_ids, run_dir=text, name=text, offset=counts, limit=st.integers(0, 512 * 1024)),
     m.ListFiles: st.builds(m.ListFiles, op_id=op_ids, run_dir=text, after=text, limit=st.integers(1, 10_000)),

@@ -377,7 +377,7 @@ def test_the_page_has_the_right_defaults() -> None:
     usual = msgspec.to_builtins(Cluster(name="a"))
     assert {k: v.strip("`") for k, v in said.items() if k in ("access", "folder", "link")} == {k: usual[k] for k in ("access", "folder", "link")}
     assert said["pythons"] == ", ".join(f"`{p}`" for p in usual["pythons"])
-    for names in ("runs runsPerUser", "pollSecs pollMaxSecs", "callSecs", "startSecs"):
+    for names in ("runs runsPerUser", "pollSecs pollMaxSecs", "callSecs", "startSecs", "limitSlackSecs"):
         assert [float(n) for n in said[names.split()[0]].split(", ")] == [usual[n] for n in names.split()], names
 
 

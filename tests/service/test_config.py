@@ -137,11 +137,18 @@ def test_the_file_is_the_named_one_or_the_one_in_the_root(tmp_path: pathlib.Path
      ("supervisor.development", "yes", True), ("supervisor.development", "0", False), ("log.trace", "op=run.*a=Vrwf", "op=run.*a=Vrwf"),
      ("apps.also", "a=b:c", ("a=b:c",)), ("apps.also", "a=b:c, d2=e.f:g.h", ("a=b:c", "d2=e.f:g.h")), ("limits.upload_bytes", "5M", 5 << 20),
      ("resources.local_gpus", "0,1", ("0", "1")), ("resources.local_gpus", "GPU-4f2aBc00-12 MIG-0f/1", ("GPU-4f2aBc00-12", "MIG-0f/1")),
-     ("resources.local_gpus", "none", ()), ("resources.local_ports", "30000-30010", (30_000, 30_010))],
+     ("resources.local_gpus", "none", ()), ("resources.local_ports", "30000-30010", (30_000, 30_010)),
+     ("limits.trusted_peers", "root, 192.0.2.0/24 2001:db8::1", ("root", "192.0.2.0/24", "2001:db8::1"))],
 )
 def test_text_becomes_a_value(key: str, text: str, value: Any) -> None:
     got = value_of(load(env={SETTINGS[key].env_name: text}), key)
     assert (got, type(got)) == (value, float if key.endswith("_secs") and value is not None else type(value))
+
+
+@pytest.mark.parametrize("text", ["192.0.2.300", "192.0.2.0/33", "no-such-unix-user", "*"])
+def test_what_is_no_peer_is_refused(text: str) -> None:
+    with pytest.raises(Refusal, match=r"limits\.trusted_peers.*www-data"):
+        load({"limits.trusted_peers": text}, env={})
 
 
 @pytest.mark.parametrize("text", ["0,0", "auto,1", "first", "-1", "GPU-"])

@@ -246,7 +246,7 @@ class Clients:
             elif asked.request.force_run:
                 self.time.saw("a run was forced")
         asked.serial = reply["serial"]
-        if isinstance(asked.request, RunCancel):
+        if isinstance(asked.request, RunCancel) and reply.get("lateStop") is None:  # else it had ended by itself
             self.canceled.setdefault((asked.jid, reply["serial"]), self.time.now)
         if not self.time.strikes("a reply was lost"):
             asked.answered += 1

@@ -244,7 +244,7 @@ class Keeper:
     def _take_over(self, name: str, token: str) -> Execution:
         folder = self.disk.runs[name]
         e = self.known[name] = Execution(name=name, token=token, folder=folder, own=False)
-        e.stop_reason = folder.stop["reason"] if folder.stop else None
+        e.stop_reason = folder.stop["reason"] if folder.stop and folder.stop["signaled"] else None
         if folder.start is not None:
             start = folder.start
             e.process, e.started_mono, e.limit, e.grace = start["process"], start["mono"], start["limit"], start["grace"]
@@ -266,9 +266,8 @@ class Keeper:
             return e
         self._note(e)
         self._add(e)
-        if e.stop_reason is not None:
-            assert folder.stop is not None
-            self.stop(e, e.stop_reason, folder.stop["grace"])
+        if folder.stop is not None:
+            self.stop(e, folder.stop["reason"], folder.stop["grace"])
         return e
 
     def _search(self, e: Execution) -> None:
@@ -294,10 +293,12 @@ class Keeper:
             return
         now = self.host.mono
         if e.kill_at is None:
+            if e.stop_reason is None:
+                self._write(e.folder, "stop", {"reason": reason, "grace": grace, "signaled": False})
+                self.reached("keeper.stopping")
+                self._write(e.folder, "stop", {"reason": reason, "grace": grace, "signaled": True})
             e.stop_reason = e.stop_reason or reason
             e.kill_at = now + grace
-            self._write(e.folder, "stop", {"reason": e.stop_reason, "grace": grace})
-            self.reached("keeper.stopping")
             if e.process is not None:
                 self.machine.terminate(e.process)
         e.kill_at = min(e.kill_at, now + grace)

@@ -10,7 +10,8 @@ from sim_runs import Kept, Run
 from sim_verdicts import by_itself, comes_to, follows, good, kind, status_of
 
 from jobscribe.db.events import (
-    AttemptDecided, AttemptEnded, DependencyEnded, RunEnded, RunRequested, StopRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted,
+    AttemptDecided, AttemptEnded, DependencyEnded, LateStopRequested, RunEnded, RunRequested, StopRequested, TaskEnded, TaskExited, TaskHeld,
+    TaskPlaced, TaskStarted,
     TaskSubmitted,
 )
 from jobscribe.protocol.ids import Token, parse_token
@@ -78,6 +79,10 @@ class Ledger:
                 self.runs[jid, e.token.serial].started.add(e.token)
             case StopRequested():
                 self._stop(self.runs[jid, e.serial], e)
+            case LateStopRequested():
+                self._late_stop(self.runs[jid, e.serial], e)
+            case TaskExited():
+                self._exited(self.runs[jid, e.token.serial], e)
             case TaskHeld():
                 self._hold(self.runs[jid, e.token.serial], e)
             case TaskEnded():
@@ -157,6 +162,8 @@ class Ledger:
     def _stop(self, run: Run, e: StopRequested) -> None:
         if run.status is not None or run.stop is not None:
             self.sim.broken(f"{run.jid}/{run.serial} was stopped twice, or after its end")
+        if self._all_exited(run):
+            self.sim.broken(f"{run.jid}/{run.serial} was stopped, and all that lived of it had exited")
         run.stop = e
         held = [t for t in self.kept if (t.jid, t.serial) == (run.jid, run.serial)]
         live = [t for t in self.live if (t.jid, t.serial) == (run.jid, run.serial)]
@@ -169,10 +176,27 @@ class Ledger:
         if not live or len(held) < len(live):
             self._owe(run, RunEnded, status="canceled", reason=e.reason)
 
+    def _all_exited(self, run: Run) -> bool:
+        live = [t for t in self.live if (t.jid, t.serial) == (run.jid, run.serial)]
+        return all(t in run.exited or t in self.kept for t in live) and any(t in run.exited for t in live)
+
+    def _late_stop(self, run: Run, e: LateStopRequested) -> None:
+        if run.status is not None or run.stop is not None or run.late is not None or not self._all_exited(run):
+            self.sim.broken(f"{run.jid}/{run.serial} was stopped too late, and not all of it had exited, or it was before")
+        run.late = e
+        self.time.saw("a run was canceled after its command had ended")
+
+    def _exited(self, run: Run, e: TaskExited) -> None:
+        if e.token not in self.live or e.token in self.kept or e.token in run.exited or e.token not in run.started:
+            self.sim.broken(f"{e.token} exited, and it had before, or had not started, or does not live")
+        run.exited[e.token] = e.exit
+        self.time.saw("an exit was on record before the end" + ("" if run.stop is None else ", of a run that was canceled"))
+
     def _hold(self, run: Run, e: TaskHeld) -> None:
         if e.token not in self.live or e.token in self.kept or run.status is not None or run.decided is not None:
             self.sim.broken(f"{e.token} was kept for debugging, and it or its attempt was over")
-        if run.spec.debug_secs is None or not by_itself(e.exit):
+        run.exited.pop(e.token, None)
+        if run.spec.debug_secs is None or not by_itself(e.exit) or run.late is not None:
             self.sim.broken(f"{e.token} was kept for debugging, and that was not wanted: {e.exit}")
         secs = min(run.spec.debug_secs or 0.0, self.sim.policy.debug_secs)
         self.kept[e.token] = Kept(exit=e.exit, secs=secs, since=(e.mono or 0.0) + self.machine.home.booted_at, boot=self.machine.home.boot, session=self.sim.supervisor.sessions)
@@ -185,8 +209,11 @@ class Ledger:
         kept = self.kept.pop(token, None)
         if kept is not None:
             self._end_of_hold(run, token, kept, e)
-        elif run.spec.debug_secs and run.status is None and run.decided is None and by_itself(e.exit):
+        elif run.spec.debug_secs and run.status is None and run.decided is None and run.late is None and by_itself(e.exit):
             self.sim.broken(f"{token} was to be kept for debugging: {e.exit}")
+        known = run.exited.pop(token, None)
+        if known is not None and (known.code, known.signal, known.stop_reason) != (e.exit.code, e.exit.signal, e.exit.stop_reason):
+            self.sim.broken(f"{token} had exited with {known}, and ended with {e.exit}")
         del self.live[token]
         run.ended[token] = e.exit
         run.ends.append((token, e.exit))
@@ -215,7 +242,7 @@ class Ledger:
             self.time.saw("a hold ended at its deadline")
         elif released is not None:
             self.time.saw("a hold was released")
-        elif run.stop is None and run.decided is None and kept.boot == self.machine.home.boot:
+        elif run.stop is None and run.late is None and run.decided is None and kept.boot == self.machine.home.boot:
             self.sim.broken(f"{token} was kept for debugging, and ended {left:.1f} s too early")
 
     def _decided(self, run: Run, owed: Owed | None, e: AttemptDecided) -> None:
@@ -236,7 +263,7 @@ class Ledger:
         expected = None
         status, exit_ = self._result(run)
         if run.status is None:
-            if run.stop is None and status == "error" and exit_ is not None:
+            if run.stop is None and run.late is None and status == "error" and exit_ is not None:
                 expected = follows(run.spec.retry, kind(exit_), run.retries)
                 if expected is None and run.spec.retry is not None:
                     self.time.saw("a run was not tried again: " + ("permanent" if kind(exit_) == "permanent" else "no retry left"))

@@ -132,6 +132,9 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
         return None
     run = job.run
     wanted = run is not None and run.serial == token.serial and run.stop is None and run.attempts[-1].decided is None
+    if task.exited is not None:
+        left = [t for t in ("limit", "stop") if (t, token) in supervisor.timers]
+        return f"{token} has exited, and timers for its end are left: {left}" if left else None
     if not wanted and ("stop", token) not in supervisor.timers:
         return f"{token} is to be stopped, and nobody asks for it again"
     own_limit = run is not None and run.spec.queue_limit_secs and batch.in_its_queue(world.policy, run)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from jobscribe.db.events import AttemptDecided, StopRequested, TaskPlaced
+from jobscribe.db.events import AttemptDecided, LateStopRequested, StopRequested, TaskPlaced
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.requests import RunSpec
@@ -43,6 +43,9 @@ class Run(msgspec.Struct):
     retry_boot: int = 0
     not_before: float = 0.0
     stop: StopRequested | None = None
+    #: a stop that came when all its live tasks had exited; exits of tasks that live
+    late: LateStopRequested | None = None
+    exited: dict[Token, ExitInfo] = msgspec.field(default_factory=dict)
     status: str | None = None
 
     @property

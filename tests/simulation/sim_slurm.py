@@ -48,7 +48,11 @@ class Entry(msgspec.Struct):
     job_id: str | None = None
     process: Process | None = None
     exit: ExitInfo | None = None
+    #: its exit as its script wrote it down, while Slurm is completing the job
+    own: ExitInfo | None = None
     stop_reason: str | None = None
+    #: a signal was sent because of that
+    signaled: bool = False
     grace: float = 0.0
     #: Slurm's word, if it ended for a reason of Slurm's
     word: str = ""
@@ -127,13 +131,13 @@ class Slurm:
         self.tell(key, entry)
 
     def _over_limit(self, entry: Entry) -> None:
-        if entry.exit is None and entry.stop_reason is None:
+        if entry.exit is None and entry.own is None and entry.stop_reason is None:
             entry.stop_reason = "timeLimit"
             self._signal(entry, entry.order["grace"])
 
     def cancel(self, key: AgentKey, entry: Entry, grace: float) -> None:
-        """scancel, final: in the queue, or with a signal and then another one."""
-        if entry.exit is not None:
+        """scancel, final: in the queue, or with a signal and then another one. Too late for what has ended by itself."""
+        if entry.exit is not None or entry.own is not None:
             return
         if entry.process is None:
             if entry.queued:
@@ -146,13 +150,13 @@ class Slurm:
 
     def _signal(self, entry: Entry, grace: float) -> None:
         assert entry.process is not None
-        p = entry.process
+        p, entry.signaled = entry.process, True
         self.machine.terminate(p)
         self.time.after(grace, lambda: self.machine.kill(p, 9, with_script=True))
 
     def takes_away(self, word: str) -> bool:
         """Somebody cancels a job there, or its node fails."""
-        known = [(k, e) for k, own in self.entries.items() for e in own.values() if e.exit is None and e.job_id is not None]
+        known = [(k, e) for k, own in self.entries.items() for e in own.values() if e.exit is None and e.own is None and e.job_id is not None]
         if not known:
             return False
         key, entry = self.time.random.choice(known)
@@ -170,17 +174,28 @@ class Slurm:
         assert p is not None and p.ended is not None
         code, signal = p.truth
         times = {"started_at": p.started + self.time.wall_offset, "ended_at": p.ended + self.time.wall_offset}
-        entry.exit = ExitInfo(
-            source="scheduler" if p.written is None else "script", code=code, signal=signal, stop_reason=entry.stop_reason,
-            batch=self.state(entry), **times,
+        exit_ = ExitInfo(
+            source="scheduler" if p.written is None else "script", code=code, signal=signal,
+            stop_reason=entry.stop_reason if entry.signaled else None, batch=self.state(entry), **times,
         )
+        secs = 0.0 if p.written is None or self.time.calm else self.time.random.choice((0.0, 1.0, 20.0)) * self.time.random.random()
+        if not secs:
+            entry.exit = exit_
+        else:
+            self.time.saw("a scheduler took its time to complete a batch job")
+            entry.own = exit_
+            self.time.after(secs, lambda: self._completed(key, entry))
+        self.tell(key, entry)
+
+    def _completed(self, key: AgentKey, entry: Entry) -> None:
+        entry.exit, entry.own = entry.own, None
         self.tell(key, entry)
 
     def _never(self, detail: str, fault: str | None, entry: Entry) -> ExitInfo:
         return ExitInfo(source="start", detail=detail, fault=fault, stop_reason=entry.stop_reason, ended_at=self.time.wall)
 
     def state(self, entry: Entry) -> BatchState:
-        word = entry.word or ("PENDING" if entry.process is None else "RUNNING" if entry.process.ended is None else "FAILED")
+        word = entry.word or ("PENDING" if entry.process is None else "RUNNING" if entry.process.ended is None else "COMPLETING" if entry.own is not None else "FAILED")
         return BatchState(
             cluster=self.name, job_id=entry.job_id, state=word, sentence="simulated", nodes="n1" if entry.process is not None else "",
             unknown_since=None if entry.exit is not None else self.dark_since,
@@ -248,6 +263,8 @@ class BatchSide:
         if entry is None:
             entry = own[token] = Entry(token=token, order={}, stop_reason=reason)
             entry.exit = ExitInfo(source="start", detail="never to start", stop_reason=reason)
+        elif entry.own is not None:
+            self.time.saw("a stop came when a batch job had ended by itself")
         elif entry.exit is None:
             # nothing to be said before there is something new: who is told that it lives asks for its stop again
             entry.stop_reason, entry.grace = entry.stop_reason or reason, grace
@@ -278,7 +295,7 @@ class BatchSide:
         pid = 0 if zlib.crc32(str(token).encode()) % 4 == 0 else p.pid
         return Execution(
             token=token, state="running", op_id=op, pid=pid, start_ticks=0, started_at=p.started + self.time.wall_offset,
-            elapsed_secs=self.time.now - p.started, batch=batch,
+            elapsed_secs=(p.ended or self.time.now) - p.started, batch=batch, exit=entry.own,
         )
 
 

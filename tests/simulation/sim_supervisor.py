@@ -227,7 +227,9 @@ class Supervisor:
         self.time.say("effect", effect)
         match effect:
             case ReplyStatus(handle=handle, jid=jid, serial=serial):
-                self._reply(handle, {"jid": jid, "serial": serial})
+                run = self.engine.world.jobs[jid].run if jid in self.engine.world.jobs else None
+                late = None if run is None or run.serial != serial else run.late_stop
+                self._reply(handle, {"jid": jid, "serial": serial, "lateStop": late})
             case AgentReady(handle=handle):
                 self._reply(handle, {})
             case ReplyRefusal(handle=handle, refusal=refusal):

@@ -34,6 +34,7 @@ LONG = frozenset({
     "test_mpi::test_a_rank_that_dies_takes_the_others_with_it_and_is_told",
     "test_cluster_checks_real::test_a_time_limit_that_we_refuse_is_one_that_slurm_would_take_and_never_start",
     "test_why_slurm::test_why[its_users_login_hangs_on_the_node]",
+    "test_states::test_what_slurm_does[its_limit_in_full_minutes]",
     "test_cluster_checks_real::test_signing_in_the_code_and_the_link_are_tried",
 })
 

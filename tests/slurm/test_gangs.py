@@ -224,3 +224,13 @@ def test_thirty_gangs_leave_nothing_behind(house: Ground) -> None:
     for run in runs:
         house.over(run, "completed")
         assert house.marked(f"{jid_of(run)}/") == []
+
+
+def test_at_slurm_s_own_limit_it_is_ended_by_its_time_limit_whatever_its_tasks_exit_with(house: Ground) -> None:
+    run = house.gang(role("a", "trap 'exit 3' TERM; while :; do sleep 0.1; done"), role("b", "exec sleep 600"), timeLimitSecs=300, batch=TWO)
+    house.site.submit(run)
+    job = house.running(run)
+    until(lambda: "Invalid" not in house.slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now", code=None), "its time is over", SECS, 1.0)
+    house.over(run, "canceled", "timeLimit")
+    assert house.slurm.until_state(job).state == "TIMEOUT"
+    assert {t["exit"]["stopReason"] for t in house.tasks(run)} <= {"timeLimit", "decided"}, house.tasks(run)

@@ -4,6 +4,7 @@ All of them are played at once on one cluster. While they are, the records are r
 whether that was so.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from slurm_yard import Slurm, sites
 from jobscribe.drivers.deployment import deployment
 
 #: Many small jobs at once on the first two nodes. Those that an operator changes are of one play each.
-PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "slow")
+PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "slow", "held")
 #: What keeps a job in the queue until an operator lets it go.
 LATER = {"directives": ["begin=now+1hour"]}
 PLAYS: dict[str, Play] = dict(AS_LOCALLY)
@@ -49,7 +50,8 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
     first, second, _ = slurm.nodes
     partitions = [f"PartitionName={name} Nodes={first},{second} OverSubscribe=FORCE:32 DefaultTime=5 MaxTime=60" for name in PARTITIONS]
     epilog = slurm.place / "epilog"
-    epilog.write_text('#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != slow ] || sleep 5\n')
+    held = f'n=0; until [ -e {slurm.place}/finish-"$SLURM_JOB_ID" ] || [ "$n" -ge 900 ]; do sleep 0.1; n=$((n + 1)); done'
+    epilog.write_text(f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != slow ] || sleep 5\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n')
     epilog.chmod(0o755)
     slurm.script("reconfigure", EXTRA="\n".join([*partitions, f"Epilog={epilog}"]))
     try:
@@ -66,7 +68,8 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
     """Those that were chosen."""
-    chosen = {i.callspec.params["name"] for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_what_slurm_does"}
+    tests = [i for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_what_slurm_does"]
+    chosen = {i.callspec.params["name"] for i in tests if i.get_closest_marker("skip") is None}
     with played(stage, {name: PLAYS[name] for name in PLAYS if name in chosen}) as going:
         yield going
 
@@ -136,10 +139,14 @@ def cannot_be_launched(stage: Stage) -> None:
 
 
 @play
-def our_limit(stage: Stage) -> None:
+def its_limit_in_full_minutes(stage: Stage) -> None:
+    """To the end: Slurm ends it, and says so in its accounting."""
     run, nap = stage.naps("trap '' TERM; sleep NAP & sleep NAP", timeLimitSecs=3)
-    said = stage.over(run, "canceled", "timeLimit", "CANCELLED", nap=nap, sentence=["its time limit of 3 s"], tries=["longer time limit"], never=["outside this system", "unix user"])
+    said = stage.over(run, "canceled", "timeLimit", "TIMEOUT", nap=nap, sentence=["its time limit of 3 s"], evidence=["full minutes: 60 s"],
+                      tries=["longer time limit"], never=["outside this system", "unix user"])
     assert said["exit"]["stopReason"] == "timeLimit" and said["canceledAfterSecs"] == 3
+    (job,) = until(lambda: [j for j in stage.slurm.accounted(job=said["batch"]["jobId"]) if j.state == "TIMEOUT"], "accounting has it", SECS)
+    assert job.state == "TIMEOUT"
 
 
 @play
@@ -243,6 +250,61 @@ def completing_for_long(stage: Stage) -> None:
     said = stage.until(run, lambda said: said["batch"].get("state") == "COMPLETING" and said, "Slurm's word is known")
     assert (said["state"], said["over"]) == ("running", False) and (stage.evidence(run) / "exit-code").exists()
     stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
+
+
+def ending(stage: Stage, run: dict[str, object], code: int, slurm: str) -> str:
+    """Its command has ended, and Slurm has not finished it; it is canceled then. Returns its job."""
+    said = stage.until(run, lambda said: said["queueState"] == "ending" and said["batch"].get("state") == slurm and said, "its exit is known")
+    assert (said["state"], said["over"], said["exited"]["code"], said["exited"]["stopReason"]) == ("running", False, code, None), said
+    assert said["jobStatusMessage"].startswith(f"its command ended: exit code {code}; waiting for Slurm to finish the job")
+    why = stage.why(run)
+    assert why["cause"] == "ending" and "epilog" in why["sentence"] and " since " in why["sentence"], why
+    late = stage.site.cancel(run)
+    assert (late["state"], late["lateStop"]["reason"]) == ("running", "cancel"), late
+    return str(said["batch"]["jobId"])
+
+
+@play
+def exits_before_a_cancel(stage: Stage) -> None:
+    """Its epilog takes long, and it is canceled meanwhile: it had ended by itself."""
+    runs = {code: stage.run(f"exit {code}", batch={"partition": "held"}, retry={"count": 2}) for code in (0, 3)}
+    for run in runs.values():
+        stage.site.submit(run)
+    for code, run in runs.items():
+        job = ending(stage, run, code, "COMPLETING")
+        (stage.slurm.place / f"finish-{job}").touch()
+        status, word = ("completed", "COMPLETED") if code == 0 else ("error", "FAILED")
+        said = stage.over(run, status, "exit", word, exit=("script", code, None), evidence=["did not change the result"], never=["canceled by anyone"])
+        assert said["attempt"] == 1 and said["lateStop"]["by"] == ALICE, said
+
+
+@play
+def an_exit_that_a_hung_slurmstepd_does_not_see(stage: Stage) -> None:
+    go = stage.users.home("alice") / "go-on"
+    run = stage.run(f"until [ -e {go} ]; do sleep 0.1; done; exit 3", batch={"partition": "held"})
+    stage.site.submit(run)
+    job = stage.running(run)
+    (stage.slurm.place / f"finish-{job}").touch()
+    stepd = until(lambda: processes(f"slurmstepd: [{job}.batch]"), "its slurmstepd is there", SECS)
+    for pid in stepd:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        go.touch()
+        assert ending(stage, run, 3, "RUNNING") == job
+    finally:
+        for pid in stepd:
+            os.kill(pid, signal.SIGCONT)
+    stage.over(run, "error", "exit", "FAILED", exit=("script", 3, None), evidence=["did not change the result"])
+
+
+def processes(title: str) -> list[int]:
+    """Pids of those that call themselves so."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(title.encode()):
+                found.append(int(path.parts[2]))
+    return found
 
 
 # ---- what would wait for ever

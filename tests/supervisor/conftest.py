@@ -95,6 +95,11 @@ def ended(token: Token, code: int | None = 0, *, pid: int | None = 100, **exit_:
     return Execution(token=token, state="ended", op_id=op_id(token, "run"), pid=pid, start_ticks=pid and pid * 7, exit=info)
 
 
+def ending(token: Token, code: int | None = 0, *, pid: int = 100, **exit_: Any) -> Execution:
+    """Its command has ended, and something of it is still there."""
+    return msgspec.structs.replace(running(token, pid), exit=ExitInfo(code=code, started_at=WALL, ended_at=WALL + 1, **exit_))
+
+
 class Stage:
     """The world, its log, and the words to play with it."""
 
@@ -411,7 +416,7 @@ class Stage:
 
 
 _KIT = SimpleNamespace(
-    Stage=Stage, spec=spec, jid_of=jid_of, key_of=key_of, alive=alive, running=running, starting=starting, ended=ended,
+    Stage=Stage, spec=spec, jid_of=jid_of, key_of=key_of, alive=alive, running=running, starting=starting, ended=ended, ending=ending,
     role=role, node=node, after=after, UID=UID, OTHER_UID=OTHER_UID, WALL=WALL, replace=msgspec.structs.replace,
 )
 

@@ -59,6 +59,10 @@ class Doors:
             raise Refusal("signInRefused", f"login.example.org has not accepted the password of {credentials.user}")
         self.inside[AgentKey("sbatch", "parallel", uid, str(cluster))] = credentials.user
 
+    async def sign_out(self, key: AgentKey, handle: Any, dismiss: Any) -> bool:
+        self.inside.pop(key, None)
+        return bool(await dismiss()) or handle is None
+
 
 class Api:
     """The supervisor's API listener, with an office behind it and doors beside it, on a loop in a thread of its own."""

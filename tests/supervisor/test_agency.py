@@ -4,7 +4,9 @@ import pytest
 from jobscribe.supervisor.core.hosts import HostPlace
 from jobscribe.supervisor.core import effects as fx
 from jobscribe.supervisor.core.agency import GIVEN_UP, PATIENT_SECS, RETRY_SECS
+from jobscribe.protocol.messages import KeeperReport
 from jobscribe.supervisor.core.inputs import AgentConnected, DriverFailed, DriverStarted, DriverStopped, Restarted
+from jobscribe.supervisor.core.status import knowledge, waiting
 from jobscribe.supervisor.core.world import token_hash
 
 
@@ -516,3 +518,69 @@ def test_giving_up_many_runs_leaves_room_for_others_in_between(kit):
         next_ = {t: secs for t, secs in stage.timers().items() if t[0] == "agent-give-up"}
     assert next_ == {}
     assert stage.state(count)[0] == "pending"
+
+
+# ---- keepers that do not answer
+
+
+def silent(**fields):
+    return KeeperReport(answers=False, since=1_700_000_005.0, **fields)
+
+
+def test_while_its_keeper_is_silent_an_agent_knows_nothing_and_gets_no_work(kit):
+    stage = kit.Stage(cpu_slots={("local", "sequential"): 4}, op_run_slots={("local", "sequential"): 4})
+    stage.submit(1)
+    stage.up()
+    stage.reports(kit.running(stage.token()))
+    stage.says(silent(stopped=True))
+    run = stage.job().run
+    assert knowledge(stage.world, stage.job(), run) == (False, 1_700_000_005.0)
+    stage.submit(2)
+    assert stage.asked(fx.LaunchTask) == [] and stage.state(2)[0] == "pending"
+    queue, sentence = waiting(stage.world, stage.job(2), stage.job(2).run)
+    assert queue == "agent" and "its keeper, pid 9 on node1, does not answer" in sentence and "a signal has stopped it" in sentence
+    stage.says(KeeperReport(answers=True))
+    assert len(stage.asked(fx.LaunchTask)) == 1 and stage.job(2).run.attempts
+    assert knowledge(stage.world, stage.job(), run) == (True, None)
+
+
+def test_who_asked_for_slots_of_an_agent_gives_them_to_others_when_its_keeper_falls_silent(kit):
+    stage = kit.Stage(cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 4})
+    stage.submit(1)
+    stage.up()
+    stage.reports(kit.running(stage.token()))
+    stage.submit(2)
+    stage.submit(1, uid=kit.OTHER_UID)
+    stage.up(kit.key_of(kit.OTHER_UID))
+    stage.says(silent())
+    stage.end(stage.token(1))
+    assert [e.token.jid for e in stage.asked(fx.LaunchTask)] == [kit.jid_of(1, kit.OTHER_UID)]
+
+
+def test_a_silence_ends_with_its_connection_and_is_the_time_since_when_nothing_is_known(kit):
+    stage = busy(kit)
+    stage.says(silent())
+    stage.disconnect()
+    view = stage.world.agent(kit.key_of())
+    assert (view.keeper, view.unknown_since) == (None, 1_700_000_005.0)
+    stage.found("gone")
+    assert len(stage.asked(fx.StartAgent)) == 1
+
+
+def test_a_silence_that_is_told_before_the_first_snapshot_leaves_no_moment_of_false_knowledge(kit):
+    stage = busy(kit)
+    stage.disconnect()
+    stage.found("alive")
+    stage.open(kit.key_of())
+    stage.says(silent())
+    stage.snapshot(kit.key_of(), kit.running(stage.token()))
+    assert knowledge(stage.world, stage.job(), stage.job().run)[0] is False
+
+
+def test_with_a_batch_scheduler_a_silent_keeper_changes_nothing(kit):
+    stage = kit.Stage(batch=frozenset({"local"}))
+    stage.submit()
+    key = stage.world.key_of(stage.job().run)
+    stage.up(key)
+    stage.says(silent(), key)
+    assert stage.world.agent(key).keeper is None

@@ -197,14 +197,14 @@ def test_a_second_attempt_is_not_held_to_the_queue_limit_that_the_first_one_kept
     assert stage.state() == ("pending", None)
 
 
-def test_its_time_limit_counts_from_its_start(stage, kit):
-    stage.submit(driver="sbatch", time_limit_secs=60.0, grace_secs=3.0)
+def test_its_time_limit_counts_from_its_start_and_slurm_s_own_comes_first(stage, kit):
+    stage.submit(driver="sbatch", time_limit_secs=61.0, grace_secs=3.0)
     stage.up(key())
     token = stage.token()
     stage.reports(with_batch(kit.starting(token), said()), key=key())
     assert ("limit", token) not in stage.clock
     stage.reports(with_batch(kit.running(token, elapsed=20.0), said(state="RUNNING")), key=key())
-    assert stage.clock["limit", token] == 60.0 + 3.0 + 5.0 - 20.0
+    assert stage.clock["limit", token] == 120.0 + 90.0 + 3.0 + 5.0 - 20.0
 
 
 def test_a_cancel_in_the_queue_is_final_and_asked_for_until_it_is_gone(stage, kit, placed):

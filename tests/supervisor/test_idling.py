@@ -3,7 +3,7 @@
 import pytest
 from jobscribe.supervisor.core import effects as fx
 from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import AgentBusy, DriverStopped, WantAgent
+from jobscribe.supervisor.core.inputs import AgentBusy, AgentStopRequested, DriverStopped, WantAgent
 from jobscribe.supervisor.core.status import status
 
 IDLE_SECS = 30.0
@@ -212,3 +212,30 @@ def test_a_restart_counts_those_that_may_be_there_before_it_starts_others(one, k
     one.submit(0, uid=UIDS[0])
     one.restarted()
     assert started(one) == [] and [e.key for e in one.asked(fx.FindAgent)] == [key(kit, 1, kind="parallel")]
+
+
+def stop(stage, kit, n):
+    stage.tell(AgentStopRequested(7, key(kit, n)))
+
+
+def refused(stage):
+    return [e.refusal.code for e in stage.asked(fx.ReplyRefusal)]
+
+
+def test_an_agent_without_runs_ends_when_its_user_asks(one, kit):
+    idle(one, kit, 0)
+    stop(one, kit, 0)
+    assert (dismissed(one), [e.handle for e in one.asked(fx.AgentReady)], refused(one)) == ([key(kit, 0)], [7], [])
+    assert one.world.agent(key(kit, 0)).phase == "leaving"
+
+
+def test_an_agent_with_runs_is_not_ended_by_request(one, kit):
+    one.submit(0, uid=UIDS[0])
+    one.up(key(kit, 0))
+    stop(one, kit, 0)
+    assert (dismissed(one), refused(one)) == ([], ["agentBusy"])
+
+
+def test_an_agent_that_is_not_connected_cannot_be_told_to_end(one, kit):
+    stop(one, kit, 0)
+    assert (dismissed(one), refused(one)) == ([], ["agentUnavailable"])

@@ -134,9 +134,12 @@ def test_links_and_other_things_are_no_files_of_a_library(library: Library, tmp_
     put(library, "a", b"1")
     (tmp_path / "secret").write_bytes(b"secret")
     (folder(tmp_path) / "link").symlink_to(tmp_path / "secret")
+    (folder(tmp_path) / "hard").hardlink_to(tmp_path / "secret")
     (folder(tmp_path) / "folder").mkdir()
     os.mkfifo(folder(tmp_path) / "pipe")
     assert [f["name"] for f in library.files(UID, "heat")] == ["a"]
+    refused("notFound", library.open, UID, "heat", "hard")
+    library.delete(UID, "heat", "hard")
     refused("notFound", library.delete, UID, "heat", "link")
     put(library, "link", b"2")
     assert ((tmp_path / "secret").read_bytes(), (folder(tmp_path) / "link").is_symlink()) == (b"secret", False)

@@ -15,7 +15,7 @@ from jobscribe.protocol.batch import BatchState, ClusterNews
 from jobscribe.protocol.clusters import Cluster, Clusters
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import FileChunk, OpError, ReadFile
+from jobscribe.protocol.messages import FileChunk, KeeperReport, OpError, ReadFile
 from jobscribe.protocol.requests import RunCancel
 from jobscribe.protocol.status import EndReason
 from jobscribe.runtime.lag import LoopLag
@@ -24,6 +24,7 @@ from jobscribe.supervisor.clusters import ClusterBoard
 from jobscribe.supervisor.core.world import AgentView
 from jobscribe.supervisor.prometheus import aside as aside_module, health as health_module
 from jobscribe.supervisor.prometheus.aside import Disk
+from jobscribe.supervisor.prometheus.health import NAMED_KEEPERS
 from jobscribe.supervisor.prometheus.causes import CAUSES, attempt_causes, cause
 from jobscribe.supervisor.prometheus.monitoring import Monitoring
 from jobscribe.supervisor.prometheus.readings import SLICE, Parts
@@ -287,6 +288,22 @@ async def test_agents_that_do_not_start_or_are_silent(watch: Watch) -> None:
     watch.wall += 1
     said = await watch.whats()
     assert "1 agents with 1 tasks" in said["agentsSilent"]["sentence"]
+
+
+async def test_keepers_that_do_not_answer_are_named_with_what_to_do(watch: Watch) -> None:
+    agents = [watch.agent(f"user{n:04d}") for n in range(1, NAMED_KEEPERS + 4)]
+    for agent in agents:
+        agent.say(KeeperReport(answers=False, since=40.0, stopped=agent is agents[0]))
+    await until(lambda: watch.counters.all().get("keeperSilent") == len(agents), "all are told")
+    said = await watch.whats()
+    reason = said[f"keeper:{agents[0].key}"]
+    assert "pid 9 on node1, stopped by a signal" in reason["sentence"] and reason["since"] == 40.0 and reason["try"].startswith("kill -CONT 9 ")
+    assert "stopped" not in said[f"keeper:{agents[1].key}"]["sentence"] and said["keepers"]["sentence"].startswith("3 more keepers")
+    assert said["state"] == "degraded" and len([what for what in said if what.startswith("keeper:")]) == NAMED_KEEPERS
+    for agent in agents:
+        agent.say(KeeperReport(answers=True))
+    await until(lambda: watch.counters.all().get("keeperAnswers") == len(agents), "all answer again")
+    assert not [what for what in await watch.whats() if what.startswith("keeper")]
 
 
 async def test_a_cluster_that_cannot_be_asked_and_runs_of_which_nothing_is_known(watch: Watch) -> None:

@@ -8,17 +8,21 @@ import urllib.request
 import msgspec
 import pytest
 from doors import CLUSTERS, Api, Doors
+from jobscribe.db.state import AgentRecord
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.messages import Kill
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.protocol.requests import SbatchLogin, SbatchLoginStatus
+from jobscribe.protocol.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
 from jobscribe.runtime.log import Log
+from jobscribe.supervisor.core.world import AgentView
 from jobscribe.supervisor.metrics import Counters
 from jobscribe.supervisor.sign_in_pace import FIRST_SECS, FORGOTTEN_SECS, FREE, LONGEST_SECS, MOST, SignInPace, folded
 from jobscribe.supervisor.sign_ins import MOST as MOST_AT_ONCE, SignIns
-from office import Lines, until
+from office import Agent, Lines, Office, until
 
 U, V = "user0001", "user0002"
+KEY = AgentKey("sbatch", "parallel", U, "alpha")
 GOOD = {"password": "correct horse", "otp": "123456"}
 
 
@@ -61,6 +65,60 @@ async def test_who_has_the_right_answers_is_signed_in_and_asked_no_more():
     # a code is good for one: who is in already sends none
     assert (await c.login(password="x", otp="y"))["loginSuccess"] and len(c.doors.tried) == 1
     assert c.counters.all() == {"signIn.ok": 1, "signIn.tried": 1}
+
+
+async def test_who_is_signed_in_is_not_signed_in_as_somebody_else():
+    c = Counter()
+    await c.login()
+    e = await c.refused("signedInAlready", username="ann", password="wrong")
+    assert "as joe" in e.sentence and "jobscribe logout alpha" in e.sentence and (e.http, e.more) == (409, {"user": "joe"})
+    assert len(c.doors.tried) == 1 and c.doors.signed_in_as(KEY) == "joe"
+    assert (await c.login("joe@example.org", password="x"))["loginSuccess"], "another way to write it"
+    # after a restart of the supervisor the agent is there by itself, and its record says as whom it runs
+    record = AgentRecord(key=KEY, handle={"user": "joe"})
+    up = Counter(agent_up=lambda key: True, view=lambda key: AgentView(record=record))
+    await up.refused("signedInAlready", username="ann")
+    assert (await up.login())["user"] == "joe" and up.doors.tried == []
+
+
+async def test_after_a_sign_out_anybody_may_sign_in_there_and_it_says_what_goes_on():
+    ended = []
+
+    async def dismiss(key):
+        ended.append(key)
+        return True
+
+    view = AgentView(record=AgentRecord(key=KEY, handle={"user": "joe"}), placed={"a token", "another"})
+    c = Counter(view=lambda key: view, dismiss=dismiss)
+    await c.login()
+    reply = await c.sign_ins.logout(SbatchLogout(uid=U))
+    assert {k: reply[k] for k in ("cluster", "user", "ready", "signedOut", "agentEnded", "runs")} == {
+        "cluster": "alpha", "user": "joe", "ready": False, "signedOut": True, "agentEnded": True, "runs": 2,
+    }
+    assert ended == [KEY] and c.sign_ins.needed(U, "alpha") is not None
+    assert (await c.login("ann", password="battery staple"))["user"] == "ann"
+    out = await c.sign_ins.logout(SbatchLogout(uid=V, cluster="beta"))
+    assert out["signedOut"] is False
+    with pytest.raises(Refusal, match="gamma") as e:
+        await c.sign_ins.logout(SbatchLogout(uid=U, cluster="gamma"))
+    assert e.value.code == "badRequest"
+
+
+async def test_an_agent_that_is_connected_is_told_to_end_without_its_jobs():
+    office = Office()
+    assert not await office.hub.dismiss(KEY), "there is none"
+    agent = Agent(office, KEY)
+    dismissing = asyncio.create_task(office.hub.dismiss(KEY))
+    assert not (await agent.asked(Kill)).stop_jobs and not dismissing.done()
+    agent.gone()
+    assert await dismissing
+    Agent(office, KEY)
+    assert not await office.hub.dismiss(KEY, 0.05), "it does not go"
+
+
+async def test_an_agent_that_cannot_be_reached_is_not_said_to_have_ended():
+    c = Counter(view=lambda key: AgentView(record=AgentRecord(key=KEY, handle={"user": "joe"})))
+    assert (await c.sign_ins.logout(SbatchLogout(uid=U)))["agentEnded"] is False
 
 
 async def test_nobody_signs_in_where_nobody_has_to():

@@ -194,7 +194,7 @@ def test_waiting_for_an_agent(stage, kit):
     stage.disconnect()
     assert sentence(stage)[1].startswith(f"its agent is being looked for, since {AT}37 UTC")
     stage.found("alive")
-    assert sentence(stage)[1].startswith("its agent lives but is not connected, since ")
+    assert sentence(stage)[1].startswith("its agent lives but is not connected (so says the driver: alive), since ")
     stage.world.agents.clear()
     assert sentence(stage) == ("agent", f"its agent is not there yet ({key})")
 

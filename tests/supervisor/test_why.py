@@ -6,15 +6,17 @@ from jobscribe.protocol.causes import CAUSES
 from jobscribe.protocol.diagnosis import Diagnosis
 from jobscribe.protocol.exits import ExitInfo
 from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.messages import KeeperReport
 from jobscribe.protocol.roles import Retry
 from jobscribe.supervisor.core.inputs import DriverFailed
 from jobscribe.supervisor.core.status import status
 from jobscribe.supervisor.why.answer import why
 from jobscribe.supervisor.why.containers import is_command
+from jobscribe.supervisor.why.words import waking
 
 
-def ask(stage, folder=None, since=None, **kwargs):
-    job = stage.job()
+def ask(stage, folder=None, since=None, n=1, **kwargs):
+    job = stage.job(n)
     return why(status(stage.world, job, 1, stage.now(), **kwargs), job, folder, since)
 
 
@@ -65,6 +67,23 @@ def test_nobody_knows(kit):
     ]
     stage.world.agents.clear()
     assert "since ?" in ask(stage)["evidence"][0]
+
+
+def test_a_keeper_that_does_not_answer_is_named_with_its_remedy(kit):
+    stage = kit.Stage()
+    stage.submit()
+    stage.up()
+    stage.reports(kit.running(stage.token()))
+    stage.says(KeeperReport(answers=False, since=kit.WALL))
+    answer = ask(stage)
+    assert answer["evidence"] == [
+        "its keeper, pid 9 on node1, does not answer, since 2023-11-14 22:13:20 UTC; what is said here is the last that is known",
+    ]
+    assert answer["try"][0].startswith("kill -CONT 9   # on node1, if 'ps -o stat= -p 9' shows T")
+    stage.submit(2)
+    answer = ask(stage, n=2)
+    assert answer["cause"] == "agent" and "its keeper, pid 9 on node1" in answer["sentence"] and answer["try"][0].startswith("kill -CONT 9 ")
+    assert waking(1, "c1").startswith("docker kill --signal=CONT CONTAINER")
 
 
 def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):

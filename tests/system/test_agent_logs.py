@@ -112,3 +112,20 @@ def test_there_is_never_an_empty_answer(shared: Site) -> None:
     said = typed(shared, "--json", "job", "logs", jid_of(lost), "--stdout")
     assert json.loads(said[1])["note"] == "gone" and "wrote 2 bytes" in json.loads(said[1])["sentence"]
     assert re.search(r"there is no previous attempt of \S+: this is its first", typed(shared, "job", "logs", jid_of(lost), "--previous")[2])
+
+
+def test_an_agent_is_stopped_with_its_keeper_unless_it_has_runs(site: Site, tmp_path: Path) -> None:
+    run = shell(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
+    site.submit(run)
+    site.running(run)
+    agent, keeper = site.agent_pid(), site.keeper()["pid"]
+    code, out, err = typed(site, "--uid", UID, "agent", "stop", KEY)
+    assert (code, out) == (1, "") and f"{KEY} still has runs: 1 started and 0 waiting" in err, err
+    assert typed(site, "--uid", OTHER, "agent", "stop", KEY)[0] == 1, "somebody else's agent is not found"
+    (tmp_path / "go").touch()
+    site.wait(run)
+    code, out, err = typed(site, "--uid", UID, "--json", "agent", "stop", "--all")
+    assert (code, json.loads(out)["stopped"]) == (0, [KEY]), err
+    assert not Path(f"/proc/{agent}").exists()
+    until(lambda: not Path(f"/proc/{keeper}").exists(), "its keeper ends, too")
+    site.finished(shell("true"))

@@ -342,10 +342,15 @@ def test_a_library_over_http(shared: Site) -> None:
     (f"uid={UID}&simulationType=sly", (400, "badRequest")), ("uid=short&simulationType=sly&name=a", (400, "badRequest")),
     (f"uid={UID}&simulationType=nosuch&name=a", (404, "unknownApp")), (f"uid={UID}&simulationType=../x&name=a", (400, "badRequest")),
     (f"uid={UID}&simulationType=sly&name=%ff", (400, "badRequest")),
+    *((f"uid={UID}&simulationType=sly&name={name}", (400, "badRequest")) for name in
+      ("a%00b", "a%01b", "a%0ab", "a%7fb", "a%C2%85b", "%20a", "a%20", "a%2Fb", "a%5Cb", "a%E2%80%AEb", "A%CC%8A", "%C3%85", "a" * 129, "a&name=b", "")),
+    (f"uid=%20{UID}&simulationType=sly&name=a", (400, "badRequest")), (f"uid={UID}%00&simulationType=sly&name=a", (400, "badRequest")),
 ])
 def test_uploads_to_nowhere(shared: Site, query: str, expected: tuple[int, str]) -> None:
+    before = listed(shared)
     for method, body in (("PUT", b"x" * 100_000), ("DELETE", None)):
         assert code_of(shared.ask(method, "/api/lib-file?" + query, body)) == expected
+    assert listed(shared) == before
 
 
 def test_an_upload_that_is_too_large_is_refused_before_it_is_there(shared: Site) -> None:

@@ -277,3 +277,24 @@ def test_what_a_run_did_can_be_done_again_by_hand(shared: Site) -> None:
     assert json.loads((folder / "exit.json").read_text())["code"] == 5
     again = subprocess.run(["sh", folder / "script.sh"], capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (5, f"a b in {said['runDir']}\n")
+
+
+def test_of_a_purged_run_nobody_reads_what_it_wrote(make_site: Callable[..., Site]) -> None:
+    """How it ended stays; its files are gone, and with them whatever quotes them."""
+    site = make_site("purge.after_secs=1", "purge.every_secs=0.2").start()
+    run = shell("w=word; echo a $w out; echo Error: a $w err >&2; echo 'out of cheese' > $JOBSCRIBE_TERMINATION_MESSAGE; exit 3")
+    site.submit(run)
+    who = {"uid": UID, "computeJid": jid_of(run)}
+    until(lambda: site.status(run)["state"] == "job_run_purged", "it is purged")
+    for stream in ("stdout", "stderr"):
+        for more in ({}, {"tail": 100}, {"attempt": 1}, {"role": "main", "index": 0}):
+            answer = site.output(run, stream, **more)
+            assert (answer.code, answer.body) == (200, b""), more
+            assert json.loads(answer.headers["X-Jobscribe-Note"])["word"] == "purged"
+    for route in ("job-why", "job-story", "job-tasks", "run-status"):
+        said = site.post(route, **who)
+        assert "a word" not in json.dumps(said), (route, said)
+        assert said.get("terminationMessage") is None
+    assert (site.status(run)["exit"]["code"], site.status(run)["error"]) == (3, "out of cheese")
+    file = site.ask("POST", "/api/run-file", json.dumps({**who, "name": "script.sh"}).encode())
+    assert file.code == 404

@@ -1,6 +1,5 @@
 """The application of `up` and `server`: sign-in for development, the page, hooks, and errors outside of the blueprint."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from jobscribe.runtime.log import Log
 from jobscribe.service.safety import check_server
 from jobscribe.service.settings import ServerSettings, Settings
 from jobscribe.web import Uids, application, sign_in
-from jobscribe.web.sign_in import PEER_HEADER
+from jobscribe.web.sessions import Sessions
 from jobscribe.web.upstream import Upstream
 
 
@@ -24,12 +23,10 @@ class Empty(msgspec.Struct):
     """A request without anything in it."""
 
 
-OURS = {PEER_HEADER: str(os.geteuid())}
-
-
-def made(stub: StubSupervisor, *, development: bool = True, **server: Any) -> Any:
+def made(stub: StubSupervisor, *, development: bool = True, sessions: Sessions | None = None, **server: Any) -> Any:
     settings = Settings(server=ServerSettings(**server))
-    return application.create_app(settings, lambda: stub.address, Log("server", Redactor(), Lines()), development=development)
+    sessions = (sessions or Sessions(None)) if development else None
+    return application.create_app(settings, lambda: stub.address, Log("server", Redactor(), Lines()), sessions=sessions)
 
 
 @pytest.fixture
@@ -41,7 +38,7 @@ def client(stub: StubSupervisor) -> Any:
 
 
 def signed_in(client: FlaskClient, name: str) -> dict[str, Any]:
-    answer = client.post("/sign-in", json={"name": name}, headers=OURS)
+    answer = client.post("/sign-in", json={"name": name})
     assert answer.status_code == 200, answer.get_data()
     return dict(answer.get_json())
 
@@ -60,7 +57,7 @@ def test_a_name_is_a_user_for_as_long_as_the_cookie_lasts(client: FlaskClient, s
 
 
 def test_the_cookie_is_for_this_site_and_not_for_scripts(client: FlaskClient) -> None:
-    cookie = client.post("/sign-in", json={"name": "ann"}, headers=OURS).headers["Set-Cookie"]
+    cookie = client.post("/sign-in", json={"name": "ann"}).headers["Set-Cookie"]
     assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Path=/" in cookie
     assert "Set-Cookie" not in client.post("/own-jobs", json={}).headers
 
@@ -82,28 +79,54 @@ def test_the_owner_of_the_site_is_the_user_of_the_command_line(monkeypatch: pyte
     assert sign_in.uid_of("joe", "OwnOwn01") == "OwnOwn01" != sign_in.uid_of("ann", "OwnOwn01")
 
 
-@pytest.mark.parametrize("peer", [None, "-", "12345", "", "0, 1"])
-def test_other_users_of_the_machine_cannot_sign_in(client: FlaskClient, peer: str | None) -> None:
-    refused(client.post("/sign-in", json={"name": "ann"}, headers={PEER_HEADER: peer} if peer is not None else {}), 403, "forbidden")
+def cookie_of(client: FlaskClient, name: str) -> str:
+    return client.post("/sign-in", json={"name": name}).headers["Set-Cookie"].partition(";")[0]
+
+
+def test_a_cookie_that_was_copied_ends_with_its_session(client: FlaskClient) -> None:
+    stolen, thief = cookie_of(client, "ann"), client.application.test_client(use_cookies=False)
+    assert thief.get("/who", headers={"Cookie": stolen}).status_code == 200
+    client.post("/sign-out", json={})
+    refused(thief.get("/who", headers={"Cookie": stolen}), 401, "unauthenticated")
+    first = cookie_of(client, "ann")
+    cookie_of(client, "bob")
+    refused(thief.get("/who", headers={"Cookie": first}), 401, "unauthenticated")
+
+
+def test_sessions_survive_a_restart_are_bounded_and_expire(tmp_path: Path) -> None:
+    now, path = [1e9], tmp_path / "sessions.json"
+    sessions = Sessions(path, most=3, wall=lambda: now[0])
+    ended: list[str] = []
+    sessions.ended = ended.append
+    tokens = [sessions.open("AnnAnn01", f"ann {i}") for i in range(4)]
+    sessions.end(tokens[3])
+    sessions.end("nobody's")
+    assert len(ended) == 1 and path.stat().st_mode & 0o777 == 0o600 and not any(t in path.read_text() for t in tokens)
+    again = Sessions(path, wall=lambda: now[0])
+    assert [getattr(again.of(t), "name", None) for t in tokens] == [None, "ann 1", "ann 2", None]
+    now[0] += 31 * 86400
+    assert [again.of(t) for t in tokens] == [None] * 4
+    path.write_bytes(b"{damaged")
+    assert Sessions(path).of(tokens[1]) is None
 
 
 @pytest.mark.parametrize(("body", "code"), [({}, 400), ({"name": ""}, 400), ({"name": 7}, 400), ({"name": "x" * 65}, 400), ({"name": "a\nb"}, 400), ([], 400)])
 def test_what_is_no_name(client: FlaskClient, body: Any, code: int) -> None:
-    refused(client.post("/sign-in", json=body, headers=OURS), code, "badRequest")
+    refused(client.post("/sign-in", json=body), code, "badRequest")
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}], ids=str)
 def test_another_site_can_neither_sign_in_nor_out(client: FlaskClient, headers: dict[str, str]) -> None:
-    refused(client.post("/sign-in", json={"name": "ann"}, headers=OURS | headers), 403, "crossSite")
-    refused(client.post("/sign-in", data={"name": "ann"}, headers=OURS | headers), 403, "crossSite")
+    refused(client.post("/sign-in", json={"name": "ann"}, headers=headers), 403, "crossSite")
+    refused(client.post("/sign-in", data={"name": "ann"}, headers=headers), 403, "crossSite")
     refused(client.post("/sign-out", json={}, headers=headers), 403, "crossSite")
 
 
 def test_the_plain_form_works_for_a_browser_that_says_from_where(client: FlaskClient) -> None:
     page = client.get("/sign-in")
     assert page.status_code == 200 and b"<form" in page.get_data()
-    refused(client.post("/sign-in", data={"name": "ann"}, headers=OURS), 403, "crossSite")
-    answer = client.post("/sign-in", data={"name": "<b>ann"}, headers=OURS | {"Origin": "http://localhost"})
+    refused(client.post("/sign-in", data={"name": "ann"}), 403, "crossSite")
+    answer = client.post("/sign-in", data={"name": "<b>ann"}, headers={"Origin": "http://localhost"})
     assert answer.status_code == 303
     assert b"&lt;b&gt;ann" in client.get("/sign-in").get_data()
 
@@ -152,7 +175,7 @@ def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in
     assert client.post("/own-jobs", json={}, headers={"X-Their-User": "AnnAnn01", "Host": "sims.example.org"}).status_code == 200
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
     for path in ("/sign-in", "/who", "/sign-out"):
-        assert client.post(path, json={"name": "ann"}, headers=OURS).status_code == 404
+        assert client.post(path, json={"name": "ann"}).status_code == 404
     app.extensions["jobscribe"].close()
 
 

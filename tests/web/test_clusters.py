@@ -70,6 +70,12 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: Web, api: Api) 
     # nobody else is signed in by that
     assert front.as_(BOB).said("/sbatch-login-status", {"cluster": "beta"})["ready"] is False
     assert front.as_(BOB).said("/run-simulation", wish(sbatchCluster="beta"))["state"] == "srException"
+    # and nobody else may sign in as this user, nor this user as somebody else
+    other = ann.post("/sbatch-login", {"cluster": "beta", "sbatchCredentials": {"username": "ann", "password": CANARY, "otp": ""}})
+    refused(other, 409, "signedInAlready")
+    out = ann.said("/sbatch-logout", {"cluster": "beta"})
+    assert (out["signedOut"], out["agentEnded"], out["user"], out["runs"]) == (True, True, "joe", 0)
+    assert ann.said("/sbatch-login-status", about)["ready"] is False and len(api.doors.tried) == 2
 
 
 def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a_refusal(front: Web, api: Api) -> None:

@@ -1,5 +1,6 @@
 """The page in a real browser, against a real `jobscribe up`: what a scientist does there, and what is shown when things go wrong."""
 
+import itertools
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import real_site
 from books import check_books
-from real_site import Site, until
+from real_site import Site, jid_of, shell, until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
@@ -204,6 +205,7 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> Non
     ann.page.locator("#start").click()
     assert ann.until("#notices", "13") == "13 is no number for us.\n\nChange what the message names, then try again.\n\nClose"
     ann.fill("odd", number="14")
+    assert ann.text("#notices") == "", "a refusal of other values is over"
     ann.page.locator("#start").click()
     ann.until("#notices", "KeyError.*fourteen")
     assert ann.page.locator("#notices [role=alert]").count() == 1
@@ -269,6 +271,73 @@ def test_where_the_stream_is_refused_the_page_asks(people: People) -> None:
     ann.until("#chip", "^completed$")
 
 
+def test_all_runs_are_listed_whoever_submitted_them(people: People, site: Site) -> None:
+    ann = people("lister").sign_in()
+    first = ann.start("heat", frames=1)
+    ann.until_state("completed")
+    uid = first.split("-")[0]
+    fails = shell("printf 'half\\rWHOLE\\n\\033[31mred\\033[0m\\n'; exit 3", uid)
+    runs = [shell("true", uid) for _ in range(60)]
+    site.post("run-many", reqId=real_site.req_id(), runs=runs)
+    site.submit(fails)
+    until(lambda: jid_of(fails) in ann.runs(), "commands appear while the page is open")
+    site.finished(fails)
+    until(lambda: not site.post("job-list", uid=uid, active=True)["jobs"], "all are over")
+
+    ann.page.reload()
+    ann.until("#link", "^live$")
+    until(lambda: len(ann.runs()) == 30 and ann.sees("#more"), "the newest thirty")
+    ann.page.locator("#more").click()
+    until(lambda: len(ann.runs()) == 60, "thirty more")
+    ann.page.locator("#more").click()
+    until(lambda: ann.runs().keys() == {first, jid_of(fails), *map(jid_of, runs)} and not ann.sees("#more"), "all of them")
+    ann.page.locator("#kind").select_option("command")
+    until(lambda: len(ann.runs()) == 30 and first not in ann.runs(), "commands")
+    ann.page.reload()
+    until(lambda: len(ann.runs()) == 30 and first not in ann.runs(), "the newest ones, which are commands")
+    ann.page.locator("#kind").select_option("app")
+    until(lambda: ann.runs() == {first: "completed"}, "a run of an app, although older")
+
+    # status, log and diagnosis of a command, and its end
+    ann.page.locator("#kind").select_option("")
+    ann.show(jid_of(fails))
+    ann.until("#sentence", "exit code 3")
+    ann.until("#log", r"\AWHOLE\nred\n?\Z")
+    assert ann.page.locator("#log .t-1").inner_text() == "red" and ann.text("#run-title") == "Command"
+    ann.page.locator("#why summary").click()
+    ann.until("#why-lists", "exit code 3")
+    assert not ann.sees("#files-card") and not ann.sees("#reuse")
+    sleeps = shell("sleep 100", uid)
+    site.submit(sleeps)
+    until(lambda: ann.runs().get(jid_of(sleeps)) == "running", "it runs")
+    ann.show(jid_of(sleeps))
+    ann.page.locator("#cancel").click()
+    ann.until("#chip", "^canceled$")
+    assert told(site, jid_of(sleeps))["state"] == "canceled"
+
+
+def test_a_sequential_run_shows_its_progress(people: People) -> None:
+    ann = people("ann").sign_in()
+    jid = ann.start("odd", number=1, secs=4)
+    ann.until("#percent", "^30 %$")
+    assert ann.page.locator("#progress").evaluate("e => e.value") == 30
+    assert ann.page.locator(f"#runs > li[data-run='{jid}']").inner_text().endswith("30 %")
+    ann.until("#chip", "^completed$")
+    assert ann.text("#percent") == "100 %"
+
+
+def test_a_page_that_was_opened_while_nobody_answered_begins_by_itself(people: People) -> None:
+    ann = people("ann")
+    ann.expected.append("/own-jobs$")
+    ann.page.route(re.compile("/own-jobs$"), lambda route: route.abort())
+    ann.page.locator("#name").fill("ann")
+    ann.page.locator("#name").press("Enter")
+    ann.until("#notices", "^The site does not answer.")
+    ann.page.unroute_all(behavior="wait")
+    ann.until("#link", "^live$")
+    assert ann.text("#notices") == ""
+
+
 def test_events_are_read_right_however_they_are_cut(people: People) -> None:
     read = """async ([text, at]) => {
         const {eventParser} = await import("./static/live.js");
@@ -304,6 +373,38 @@ def test_of_the_log_nothing_is_shown_twice_and_never_more_than_the_newest(people
         ([[5, 0, "é" * 2000], [5, 4000, "x" * 97]], "é" * 1999 + "x" * 97),
     ):
         assert ann.page.evaluate(shown, pieces) == wanted, pieces
+
+
+def test_a_log_is_shown_as_a_terminal_shows_it_however_it_is_cut(people: People) -> None:
+    shown = """async ([text, size]) => {
+        const {logView} = await import("./static/log.js");
+        const log = logView({onWish: () => {}, onError: () => {}});
+        for (const id of ["welcome", "bench", "shown"]) document.getElementById(id).hidden = id === "welcome";
+        log.show({key: "j", simulationType: "heat", simulationId: "s", model: "m", serial: 5});
+        for (let offset = 0; offset < text.length; offset += size) {
+            const [piece, nextOffset] = [text.slice(offset, offset + size), Math.min(text.length, offset + size)];
+            log.piece({computeJid: "j", computeJobSerial: 5, stream: "stdout", offset, nextOffset, dropped: 0, text: piece, end: false});
+        }
+        const place = document.getElementById("log");
+        const spans = [...place.children].map((e) => [e.tagName, e.className, e.textContent]);
+        return [place.textContent, spans, place.scrollWidth <= place.clientWidth];
+    }"""
+    ann = people("ann")
+    red = [["SPAN", "t-1", "red"]]
+    for text, wanted, spans in (
+        ("  5%\r 50%\r100%\ndone\r\n", "100%\ndone\n", []),
+        ("long\rX\nab\b!\n12345\r\x1b[Kend", "Xong\na!\nend", []),
+        ("a \x1b[31mred\x1b[0m b\x1b[38;5;200m \x1b[2Jc\x1b]0;title\x07d\x1b(B", "a red b cd", red),
+        ("<img src=x onerror=alert(1)>\x1b[1;32m<b>bold</b>", "<img src=x onerror=alert(1)><b>bold</b>", [["SPAN", "t-bold t-2", "<b>bold</b>"]]),
+        ("x" * 3800 + "".join(f"\r{n:4d} of 9" for n in range(20)), "  19 of 9" + "x" * 3791, []),
+        # the newest 4096 bytes begin inside of a control sequence
+        *((f"\x1b[31mred\x1b[0m{'x' * (4096 - cut)}", "x" * (4096 - cut), []) for cut in range(5)),
+    ):
+        for size in (1, 2, 3, 5, len(text)) if len(text) < 200 else (1000, len(text)):
+            assert ann.page.evaluate(shown, [text, size]) == [wanted, spans, True], (text[:200], size)
+    plain = "async (text) => (await import('./static/terminal.js')).plain(text)"
+    assert ann.page.evaluate(plain, "x" * 18_000 + "\nnext").endswith("x [8000 more characters in this line]\nnext")
+    assert ann.page.evaluate("async (text) => (await import('./static/words.js')).sentenceOf(text)", "\x1b[31mbad\x1b[0m") == "Bad."
 
 
 def test_what_is_heard_late_undoes_nothing(people: People) -> None:
@@ -363,6 +464,45 @@ def test_pixels_are_where_the_axes_say(people: People) -> None:
     assert 16 in near[1, 1] and {129, 130, 131} & near[9, 1] and 244 in near[9, 9]
 
 
+def test_no_label_of_a_picture_is_cut_off(people: People) -> None:
+    """Every text lies within its canvas, none on the axis covers another, and all numbers of an axis have one form."""
+    drawn = """async ([width, data]) => {
+        const {draw} = await import("./static/pictures.js");
+        const [canvas, texts] = [document.createElement("canvas"), []];
+        canvas.style.width = `${width}px`;
+        document.body.append(canvas);
+        const context = canvas.getContext("2d");
+        context.fillText = (text, x, y) => {
+            const {actualBoundingBoxLeft: left, actualBoundingBoxRight: right} = context.measureText(text);
+            const there = context.getTransform();
+            const [a, b] = [x - left, x + right].map((at) => there.transformPoint({x: at, y}));
+            const [ends, most] = there.b ? [[a.y, b.y], canvas.height] : [[a.x, b.x], canvas.width];
+            const ratio = devicePixelRatio;
+            texts.push([text, Math.min(...ends) / ratio, Math.max(...ends) / ratio, most / ratio, there.b ? -1 : y]);
+        };
+        draw(canvas, data, {map: "grey", range: data.zMatrix ? [0, 1.5e7] : null});
+        canvas.remove();
+        return texts;
+    }"""
+    ann = people("ann")
+    long = "a label that is much longer than any picture of it could be, " * 3
+    pairs = ((0, 100_000), (0, 5e6), (0, 1e7), (1e9, 1e9 + 500), (-1e-5, 5e-5), (1e17, 1e17 + 32), (0.1, 0.12), (-3e7, 0), (0, 1e300))
+    for width in (260, 390, 900):
+        for low, high in pairs:
+            for label in ("x", long):
+                curve = {"title": label, "xLabel": label, "yLabel": label, "x": [low, high], "plots": [{"label": label, "points": [low, high]}]}
+                matrix = {"title": label, "xLabel": label, "yLabel": label, "xRange": [low, high], "yRange": [low, high], "zMatrix": [[0, 1], [2, 3]]}
+                for data in (curve, matrix):
+                    texts = ann.page.evaluate(drawn, [width, data])
+                    assert all(left >= -0.5 and right <= most + 0.5 for _, left, right, most, _ in texts), (width, low, high, texts)
+                    lowest = max(y for *_, y in texts if y > 0)
+                    row = [t for t in texts if t[-1] == lowest - 18]
+                    assert row and all(a[2] < b[1] for a, b in itertools.pairwise(row)), (width, low, high, row)
+                    assert len({t[0].partition("e")[2] for t in row if t[0] not in ("", "0")}) <= 1, row
+    wide = ann.page.evaluate(drawn, [600, {"x": [0, 1e7], "plots": [{"label": "a", "points": [0, 5e6]}]}])
+    assert [t[0] for t in wide][:6] == ["0", "2e6", "4e6", "6e6", "8e6", "10e6"]
+
+
 def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_path: Path) -> None:
     ann = people("ann", viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2, has_touch=True).sign_in()
     page = ann.page
@@ -406,7 +546,7 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
 
 def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People, make_site: Callable[..., Site]) -> None:
     site = make_site(web=True).start()
-    port = site.front.rpartition(":")[2]
+    before_kill = site.front
     ann = people("ann", site).sign_in()
     short = ann.start("heat", frames=30, paceSecs=0.1)
     ann.until_state("running")
@@ -419,14 +559,19 @@ def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People
     site.stop(signal.SIGKILL)
     ann.until("#link", "^no connection")
     assert ann.sees("#shown") and ann.state() == "running", "what was known stays"
+    ann.page.locator("#cancel").click()
+    ann.until("#notices", "^The cancel was not confirmed: the site does not answer.")
+    ann.until("#notices", f"No connection to {before_kill}")
     until(lambda: _lines(run_dir(site, short) / "history.csv") == 31, "the short one ends while nobody watches")
     until(lambda: not site.titled("server"), "its front end has left the port")
-    site.process = site.launch("--port", port)
+    site.process = site.launch()
     assert site.process.stdout is not None and site.process.stdout.readline().startswith(b"jobscribe ready at ")
     site.read_address()
+    assert site.front == before_kill, "a free port is the one before, where it can be"
 
     ann.until("#link", "^live$")
     ann.until("#chip", "^running$")
+    until(lambda: ann.text("#notices") == "", "no banner stays when its reason is over")
     until(lambda: ann.runs() == {short: "completed", long: "running"}, "both as they are")
     assert ann.until_frame(before.frame + 30).digest != before.digest
     opened = [r.headers for r in ann.live]

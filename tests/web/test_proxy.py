@@ -19,7 +19,6 @@ from jobscribe.client.errors import own
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import Log
 from jobscribe.web import proxy as proxy_module
-from jobscribe.web.peer import owner
 from jobscribe.web.proxy import Proxy, serve
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -36,7 +35,8 @@ class Stand:
     def __init__(self) -> None:
         self.front: Handler = answering(b"front")
         self.live: Handler = answering(b"live")
-        self.away, self.signed_in = False, True
+        self.away = False
+        self.signed_in: str | None = "a session"
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -165,14 +165,14 @@ def test_headers_pass_but_those_of_the_connection_and_those_that_only_the_proxy_
     stand.front = echo(got)
     code, headers, body = stand.ask("POST", "/x?y=%2F", b"hello", {
         "Host": "localhost:1234", "Origin": "http://localhost:1234", "Cookie": "c=d", "Connection": "keep-alive, X-Secret", "X-Secret": "1",
-        "X-Forwarded-For": "6.6.6.6", "Forwarded": "for=6.6.6.6", "X-Forwarded-Proto": "https", "X-Jobscribe-Peer": "0", "TE": "trailers",
+        "X-Forwarded-For": "6.6.6.6", "Forwarded": "for=6.6.6.6", "X-Forwarded-Proto": "https", "TE": "trailers",
         "Upgrade": "websocket", "Proxy-Authorization": "x", "Expect": "",
     })
     assert (code, body, got["body"], got["first"]) == (200, b"ok", b"hello", "POST /x?y=%2F HTTP/1.1")
     names = {n.lower(): v for n, v in got["headers"]}
     assert (names["host"], names["origin"], names["cookie"]) == ("localhost:1234", "http://localhost:1234", "c=d")
     assert (names["x-forwarded-for"], names["x-forwarded-proto"], names["x-forwarded-host"]) == ("127.0.0.1", "http", "localhost:1234")
-    assert not {"x-secret", "forwarded", "x-jobscribe-peer", "te", "upgrade", "proxy-authorization", "keep-alive", "expect"} & set(names)
+    assert not {"x-secret", "forwarded", "te", "upgrade", "proxy-authorization", "keep-alive", "expect"} & set(names)
     assert "connection" not in names
     assert headers.get_all("Set-Cookie") == ["a=1", "b=2"]
     assert (headers["X-Other"], headers["X-Mine"], headers["Keep-Alive"]) == ("2", None, None)
@@ -429,7 +429,7 @@ def test_too_large_is_said_before_it_is_sent_on(stand: Stand) -> None:
 @pytest.mark.parametrize("path", ["/run-simulation", "/lib-file/a/b"])
 def test_of_a_stranger_no_large_body_is_taken_in(stand: Stand, path: str) -> None:
     got: dict[str, Any] = {}
-    stand.front, stand.signed_in = echo(got), False
+    stand.front, stand.signed_in = echo(got), None
     most = proxy_module.LARGEST_OF_STRANGERS
     said(stand.ask("PUT", path, b"x" * (most + 1)), 401, "unauthenticated")
     assert got == {}
@@ -444,40 +444,37 @@ def test_too_many_at_once_are_told_to_come_back(stand: Stand, monkeypatch: pytes
     assert stand.ask("GET", "/")[0] == 200
 
 
-def test_whose_connection_it_is_is_said_at_sign_in_only(stand: Stand) -> None:
-    got: dict[str, Any] = {}
-    stand.front = echo(got)
-    stand.ask("POST", "/sign-in", b"{}", {"X-Jobscribe-Peer": "0"})
-    assert dict(got["headers"])["X-Jobscribe-Peer"] == str(os.geteuid())
-    stand.ask("POST", "/other", b"{}", {"X-Jobscribe-Peer": "0"})
-    assert "X-Jobscribe-Peer" not in dict(got["headers"])
+@pytest.mark.parametrize("uid", [12345, None])
+def test_no_request_of_another_unix_user_goes_on_to_either_side(stand: Stand, uid: int | None) -> None:
+    asked = []
+
+    def owner(peer: Any, here: Any) -> int | None:
+        asked.append(peer)
+        return uid
+
+    stand.proxy.gate.owner = owner
+    for method, path in (("GET", "/live"), ("GET", "/who"), ("POST", "/run-simulation"), ("PUT", "/lib-file/x/y"), ("GET", "/"), ("GET", "/live?x")):
+        code, _, body = stand.ask(method, path, b"{}" if method != "GET" else None, {"Cookie": "stolen", "X-Jobscribe-Peer": "0"})
+        assert (code, json.loads(body)["code"]) == (403, "forbidden"), path
+    assert len(asked) == 6
+    over(stand)
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_the_kernel_knows_whose_connection_it_is(family: int) -> None:
-    ip = "127.0.0.1" if family == socket.AF_INET else "::1"
-    server = socket.socket(family)
-    try:
-        server.bind((ip, 0))
-    except OSError:
-        pytest.skip("this machine has no such loopback address")
-    server.listen(1)
-    client = socket.create_connection(server.getsockname()[:2])
-    accepted, peer = server.accept()
-    try:
-        assert owner(peer[:2], accepted.getsockname()[:2]) == os.geteuid()
-        assert owner((ip, 1), accepted.getsockname()[:2]) is None
-    finally:
-        for s in (server, client, accepted):
-            s.close()
+def test_the_peer_is_looked_up_once_for_a_connection_and_again_for_the_next(stand: Stand) -> None:
+    asked = []
 
+    def owner(peer: Any, here: Any) -> int:
+        asked.append(peer)
+        return os.geteuid() if len(asked) == 1 else 12345
 
-def test_another_users_connection_is_told_from_ours(tmp_path: Any) -> None:
-    table = tmp_path / "tcp"
-    row = "  1: 0100007F:C350 0100007F:1F40 01 00000000:00000000 00:00000000 00000000  1001        0 1 1 0000000000000000"
-    table.write_text("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" + row + "\n")
-    assert owner(("127.0.0.1", 50000), ("127.0.0.1", 8000), {4: str(table)}) == 1001
-    assert owner(("127.0.0.1", 50001), ("127.0.0.1", 8000), {4: str(table)}) is None
+    stand.proxy.gate.owner = owner
+    with socket.create_connection(("127.0.0.1", stand.port), timeout=20) as s:
+        s.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        got = b""
+        while piece := s.recv(65536):
+            got += piece
+    assert got.count(b"HTTP/1.1 200") == 2 and len(asked) == 1
+    assert stand.ask("GET", "/a")[0] == 403 and len(asked) == 2
 
 
 def over(stand: Stand) -> None:

@@ -234,6 +234,18 @@ def test_no_job_and_a_job_of_another_app_are_answered_alike(web: Web, stub: Stub
     assert stub.sent("/api/run-cancel") == []
 
 
+@pytest.mark.parametrize(("type_", "model"), [("command", "command"), ("removed", "oldReport")])
+def test_jobs_that_no_app_describes_have_status_and_cancel(web: Web, stub: StubSupervisor, type_: str, model: str) -> None:
+    jid = f"{ANN}-abcdefgh-{model}"
+    stub.answers["/api/run-status"] = {**status("running"), "simulationType": type_, "computeJid": jid}
+    stub.answers["/api/run-cancel"] = {**status("canceled"), "simulationType": type_, "computeJid": jid}
+    named = {"simulationType": type_, "simulationId": "abcdefgh", "report": model}
+    said = web.as_(ANN).said("/run-status", named)
+    assert (said["state"], said["computeJid"]) == ("running", jid) and "percentComplete" not in said and "frameCount" not in said
+    assert web.as_(ANN).said("/run-cancel", named)["state"] == "canceled"
+    assert stub.sent("/api/run-cancel")[0]["computeJid"] == jid
+
+
 def test_exactly_the_run_that_is_meant_is_canceled(web: Web, stub: StubSupervisor) -> None:
     stub.answers["/api/run-status"] = status("running")
     stub.answers["/api/run-cancel"] = status("canceled", reason="cancel")
@@ -267,6 +279,7 @@ def test_a_list_shows_jobs_by_their_parts(web: Web, stub: StubSupervisor) -> Non
     assert said["jobs"] == [{
         "computeJid": JID, "uid": ANN, "simulationId": "abcdefgh", "simulationType": "odd", "computeModel": "oddReport", "state": "running",
         "computeJobSerial": SERIAL, "computeJobQueued": 1.5, "computeJobStart": 2.5, "computeJobEnd": None, "reason": None,
+        "computeJobPosition": 9,
     }]
     web.as_(ANN).said("/own-jobs", {"active": None, "before": 9, "limit": 7})
     assert stub.sent("/api/job-list") == [

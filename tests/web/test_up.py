@@ -1,5 +1,6 @@
 """`jobscribe up` and `jobscribe server` as processes: one address, a child that is started again, and nothing that stays behind."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -17,6 +18,8 @@ import pytest
 import real_site
 import requests
 from real_site import Site, until
+
+from jobscribe.cli import front
 
 
 class Person:
@@ -115,6 +118,64 @@ def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> Non
     ann.close()
 
 
+#: An app whose version is `{}`. A call answers with it; kept: was it imported before the call began?
+CHANGING = """
+import os, sys
+PID = os.getpid()
+from jobscribe.apps.app import App, Frame, Model, Prepared
+MODEL = Model(name="newAnimation", title="New", kind="parallel")
+app = App(
+    name="changing", title="Changing", version="{}", models=(MODEL,), parameters=lambda data, model: dict(data["models"]),
+    prepare=lambda run: Prepared(command=(sys.executable, "-c", "pass")), frame=lambda run, frame: dict(),
+    stateless=dict(version=lambda args: dict(version="{}", kept=PID != os.getpid())),
+)
+"""
+
+
+def test_apps_and_versions_that_change_while_an_agent_lives(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    module = tmp_path / "changing_app.py"
+    paths = os.pathsep.join((real_site.PYTHON_PATH, str(tmp_path)))
+    site = make_site(web=True, env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}).start()
+    ann = Person(site, "ann")
+    keeps = {"simulationType": "odd", "simulationId": "keeps001", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 600.0}}}
+    kept = ann.post("/run-simulation", keeps).json()
+    assert "nextRequest" in kept, kept
+    until(lambda: ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", "its agent lives")
+    agents = site.titled("agent")
+
+    def ended(number: int) -> Any:
+        """Of a run of the new app with other inputs each time."""
+        run = {"simulationType": "changing", "simulationId": f"changed{number}", "report": "newAnimation", "models": {"n": {"n": number}}}
+        said = ann.post("/run-simulation", run).json()
+        assert said["state"] != "error", said
+        return until(lambda: (s := ann.post("/run-status", said["nextRequest"]).json())["state"] not in ("pending", "running") and s, "its end")
+
+    def version() -> Any:
+        said = ann.post("/stateless-compute", {"simulationType": "changing", "method": "version"}).json()
+        return said["kept"] and said["version"]
+
+    ann.close()
+    site.stop(signal.SIGKILL)
+    module.write_text(CHANGING.format("1", "1"))
+    site._sets = (*(s for s in site._sets if not s.startswith("apps.also")), "apps.also=odd=odd_app:app,changing=changing_app:app")
+    site.start()
+    ann = Person(site, "ann")
+    assert ended(1)["state"] == "completed"
+    until(lambda: version() == "1", "calls find the app, imported already")
+    assert set(agents) <= set(site.titled("agent")), "the agent is the one that was there"
+    # an upgrade that the front end does not know of yet
+    module.write_text(CHANGING.format("2", "2"))
+    refused = ended(2)
+    assert refused["state"] == "error" and "the front end has changing 1, and " in refused["error"] and "jobscribe server" in refused["error"]
+    site.kill(server_pid(site))
+    ann.session.close()
+    assert ended(3)["state"] == "completed"
+    until(lambda: version() == "2", "calls are answered by the new version, too")
+    assert ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", "what ran goes on"
+    ann.post("/run-cancel", kept["nextRequest"])
+    ann.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_front_end_ends_with_up_however_that_ends(up: Site, number: int) -> None:
     child = server_pid(up)
@@ -199,7 +260,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
     env = {**os.environ, "PYTHONPATH": real_site.PYTHON_PATH + os.pathsep + str(tmp_path)}
     refused = subprocess.run(arguments, env=env, capture_output=True, timeout=60, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (78, "") and "user_hook" in refused.stderr
-    hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin"]
+    hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin", "--set", "limits.request_secs=1"]
     with subprocess.Popen([*arguments, *hooks], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -211,6 +272,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
             assert post("/own-jobs", "AnnAnn01").json()["jobs"] == []
             assert (post("/adm-jobs", "AnnAnn01").status_code, post("/adm-jobs", "AdmAdm03").status_code) == (403, 200)
             assert post("/sign-in", None).status_code == 404
+            _takes_nothing_of_strangers(url)
             site.stop()
             assert post("/own-jobs", "AnnAnn01").status_code == 503
             site.start()
@@ -218,6 +280,21 @@ def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[
         finally:
             process.terminate()
         assert process.wait(15) == 0
+
+
+def _takes_nothing_of_strangers(url: str) -> None:
+    """Neither their large bodies nor their idle connections."""
+    place = url.removeprefix("http://").partition(":")
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((place[0], int(place[2])), timeout=5.0)) for _ in range(3)]
+        slow[1].sendall(b"POST /own-jobs HTTP/1.1\r\nHost: x\r\n")
+        slow[2].sendall(b"POST /own-jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        for framing in ("Content-Length: 99000000", "Transfer-Encoding: chunked"):
+            with socket.create_connection((place[0], int(place[2])), timeout=20) as s:
+                s.sendall(f"PUT /lib-file/myapp/a HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+                assert s.recv(20).startswith(b"HTTP/1.1 401 "), framing
+        for s in slow:
+            assert s.recv(100) == b"", "it is ended"
 
 
 def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: Site) -> None:
@@ -256,3 +333,21 @@ def test_eight_people_at_once_are_all_served(up: Site) -> None:
     for t in threads:
         t.join(90)
     assert done == ["completed"] * 8
+
+
+def test_a_free_port_is_that_of_the_start_before_if_nobody_else_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with front._same_or_free(str(tmp_path), "127.0.0.1") as first:
+        port = first.getsockname()[1]
+    (tmp_path / "client.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "token": "t", "uid": real_site.UID, "front": f"http://127.0.0.1:{port}"}))
+    with front._same_or_free(str(tmp_path), "127.0.0.1") as again:
+        assert again.getsockname()[1] == port
+        leaving = threading.Timer(0.3, again.close)
+        leaving.start()
+        with front._same_or_free(str(tmp_path), "127.0.0.1") as third:
+            assert third.getsockname()[1] == port, "the front end that is about to leave it is waited for"
+            leaving.join()
+            monkeypatch.setattr(front, "LEAVES_SECS", 0.1)
+            with front._same_or_free(str(tmp_path), "127.0.0.1") as elsewhere:
+                assert elsewhere.getsockname()[1] != port
+    (tmp_path / "client.json").write_text('{"url": "", "token": "", "uid": "", "front": "nonsense:http"}')
+    front._same_or_free(str(tmp_path), "127.0.0.1").close()

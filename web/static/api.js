@@ -14,6 +14,11 @@ export class ApiError extends Error {
     this.http = http;
   }
 
+  /** The site itself could not be asked; what was asked for does not matter. */
+  get isUnreachable() {
+    return this.http === 0 || this.code === "supervisorUnavailable" || (this.code === "unknown" && this.http >= 502 && this.http <= 504);
+  }
+
   /** Nobody is signed in to this site; to sign in to a cluster is another matter. */
   get isNobody() {
     return this.http === 401 && !this.code.startsWith("signIn");
@@ -26,15 +31,23 @@ export const address = (path, query = {}) => {
   return url;
 };
 
-async function send(path, options) {
+const unreachable = () => new ApiError("unreachable", "the site does not answer", "what runs, runs on; the page keeps trying", 0);
+
+/** The answer, read as `read` does it. Raises ApiError where there is none, or only a part of it, or a refusal. */
+async function send(path, read, options) {
   let response;
   try {
     response = await fetch(address(path), { signal: AbortSignal.timeout(PATIENCE_MS), credentials: "same-origin", ...options });
   } catch {
-    throw new ApiError("unreachable", "the site does not answer", "what runs, runs on; the page keeps trying", 0);
+    throw unreachable();
   }
   if (!response.ok) throw await refusal(response);
-  return response;
+  try {
+    return await read(response);
+  } catch (error) {
+    // an answer that is whole and makes no sense is a mistake
+    throw error instanceof SyntaxError ? error : unreachable();
+  }
 }
 
 /** Also what stands between the page and the front end may refuse, in a form of its own. */
@@ -49,12 +62,18 @@ export async function refusal(response) {
   return new ApiError(said.code ?? "unknown", sentence, said.advice ?? "try again in a moment", response.status);
 }
 
-export const get = async (path) => (await send(path, {})).json();
+const json = (response) => response.json();
 
-export const post = async (path, body = {}, patienceMs = PATIENCE_MS) => {
+export const get = (path) => send(path, json, {});
+
+/** {headers, bytes} of a file, which may take as long as it takes. */
+export const getBytes = (path) =>
+  send(path, async (response) => ({ headers: response.headers, bytes: new Uint8Array(await response.arrayBuffer()) }), { signal: null });
+
+export const post = (path, body = {}, patienceMs = PATIENCE_MS) => {
   const headers = { "Content-Type": "application/json" };
   const options = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(patienceMs) };
-  return (await send(path, options)).json();
+  return send(path, json, options);
 };
 
 /** A random word for ids; the letters and digits are those that ids are made of. */

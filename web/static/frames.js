@@ -5,6 +5,7 @@ import { ApiError, address, get } from "./api.js";
 import { MAPS } from "./colours.js";
 import { byId, element, setText } from "./dom.js";
 import { described, draw, kindOf, valueRange } from "./pictures.js";
+import { plain } from "./terminal.js";
 
 const KEPT = 80;
 const PLAY_MS = 90;
@@ -47,7 +48,8 @@ export function framesView() {
     clearTimeout(again);
     reports = itsReports;
     report = reports[0] ?? null;
-    [count, wanted, data] = [0, 0, null];
+    [count, wanted] = [0, 0];
+    wipe();
     kept = new Map();
     ranges = new Map();
     follow.checked = true;
@@ -70,6 +72,17 @@ export function framesView() {
     note(data ? "" : "This run has no picture; look at its files.");
     refresh();
     redraw();
+  }
+
+  /** What belongs to another run or report is not shown while its successor is on its way. */
+  function wipe() {
+    data = null;
+    under = () => "";
+    canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+    canvas.removeAttribute("aria-label");
+    delete canvas.dataset.frame;
+    delete canvas.dataset.report;
+    note("");
   }
 
   function drawTabs() {
@@ -99,7 +112,7 @@ export function framesView() {
 
   function choose(chosen, focus = false) {
     report = chosen;
-    data = null;
+    wipe();
     markTab(focus);
     refresh();
     fetchWanted();
@@ -176,7 +189,7 @@ export function framesView() {
   }
 
   function note(text) {
-    setText(byId("picture-note"), text);
+    setText(byId("picture-note"), plain(text));
   }
 
   function refresh() {
@@ -251,7 +264,8 @@ export function framesView() {
     run = null;
     stopPlaying();
     clearTimeout(again);
-    [count, wanted, data, reports, report] = [0, 0, null, [], null];
+    [count, wanted, reports, report] = [0, 0, [], null];
+    wipe();
     refresh();
   }
 

@@ -1,11 +1,14 @@
-// The newest bytes of what a run writes, as they come; the whole of it on request. Never holds more than it shows.
+// The newest bytes of what a run writes, as they come, shown as a terminal shows them; the whole of it on request.
 
-import { address, refusal } from "./api.js";
+import { address, getBytes } from "./api.js";
 import { byId, setText } from "./dom.js";
+import { LONGEST_SEQUENCE, afterSequence, showTerminal } from "./terminal.js";
 import { size } from "./words.js";
 
 /** So much of the end of a stream is shown, bytes. */
-export const NEWEST = 4096;
+const NEWEST = 4096;
+/** Kept before them: a control sequence that begins there is not shown as text. */
+const HELD = NEWEST + LONGEST_SEQUENCE;
 /** More than this is a file to be saved, not text on a page. */
 const WHOLE_AT_MOST = 4 * 1024 * 1024;
 
@@ -39,7 +42,7 @@ export function logView({ onWish, onError }) {
   }
 
   /** What to listen to, for the stream of news. */
-  const wish = () => (run ? { logs: run.key, stream: stream.value, tail: String(NEWEST) } : {});
+  const wish = () => (run ? { logs: run.key, stream: stream.value, tail: String(HELD) } : {});
 
   /** A piece of output: {computeJid, computeJobSerial, stream, offset, nextOffset, dropped, text, end}. */
   function piece(said) {
@@ -68,25 +71,31 @@ export function logView({ onWish, onError }) {
     const joined = new Uint8Array(bytes.length + more.length);
     joined.set(bytes);
     joined.set(more, bytes.length);
-    const keep = all ? WHOLE_AT_MOST : NEWEST;
+    const keep = all ? WHOLE_AT_MOST : HELD;
     bytes = joined.slice(Math.max(0, joined.length - keep));
   }
 
   function refresh() {
     const atEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 24;
-    let first = 0;
-    // the rest of a character that was cut is not shown
-    while (first < Math.min(4, bytes.length) && (bytes[first] & 0xc0) === 0x80) first += 1;
-    setText(place, new TextDecoder().decode(bytes.subarray(first)));
+    const first = firstShown();
+    showTerminal(place, new TextDecoder().decode(bytes.subarray(first)));
     if (atEnd) place.scrollTop = place.scrollHeight;
     whole.hidden = end === 0;
-    setText(byId("log-note"), noted());
+    setText(byId("log-note"), noted(bytes.length - first));
   }
 
-  function noted() {
+  /** The rest of a character or of a control sequence that was cut is not shown. */
+  function firstShown() {
+    const from = all ? 0 : Math.max(0, bytes.length - NEWEST);
+    let first = afterSequence(bytes, from);
+    while (first < Math.min(from + 4, bytes.length) && (bytes[first] & 0xc0) === 0x80) first += 1;
+    return first;
+  }
+
+  function noted(length) {
     if (!run) return "";
     if (end === 0) return "Nothing has been written yet.";
-    return end <= bytes.length ? `All ${size(end)}.` : `The newest ${size(bytes.length)} of ${size(end)}.`;
+    return end <= length ? `All ${size(end)}.` : `The newest ${size(length)} of ${size(end)}.`;
   }
 
   const wholeAddress = (query = {}) =>
@@ -96,26 +105,22 @@ export function logView({ onWish, onError }) {
   async function ask() {
     if (!run?.serial || all) return;
     const mine = run;
-    const response = await fetch(wholeAddress({ tail: String(NEWEST), computeJobSerial: String(run.serial) }));
-    if (!response.ok) throw await refusal(response);
-    const text = new Uint8Array(await response.arrayBuffer());
+    const { headers, bytes: text } = await getBytes(wholeAddress({ tail: String(HELD), computeJobSerial: String(run.serial) }));
     if (mine !== run) return;
     bytes = text;
-    end = Number(response.headers.get("X-Jobscribe-Offset") ?? 0) + text.length;
+    end = Number(headers.get("X-Jobscribe-Offset") ?? 0) + text.length;
     refresh();
   }
 
   async function showWhole() {
     if (all) {
       all = false;
-      bytes = bytes.slice(Math.max(0, bytes.length - NEWEST));
+      bytes = bytes.slice(Math.max(0, bytes.length - HELD));
       whole.textContent = "Show the whole log";
       return refresh();
     }
     if (end > WHOLE_AT_MOST) return void window.open(wholeAddress(), "_blank", "noopener");
-    const response = await fetch(wholeAddress({ computeJobSerial: String(serial) }));
-    if (!response.ok) throw await refusal(response);
-    const text = new Uint8Array(await response.arrayBuffer());
+    const { bytes: text } = await getBytes(wholeAddress({ computeJobSerial: String(serial) }));
     all = true;
     bytes = text;
     end = Math.max(end, text.length);

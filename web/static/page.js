@@ -3,55 +3,71 @@
 
 import { ApiError, address, get, post, randomWord } from "./api.js";
 import { byId, element, setText } from "./dom.js";
+import { filesView } from "./files.js";
 import { fieldsForm } from "./form.js";
 import { framesView } from "./frames.js";
+import { runsList } from "./list.js";
 import { openLive } from "./live.js";
 import { logView } from "./log.js";
 import { clusterSignIn } from "./cluster_sign_in.js";
-import { runsStore, valuesOf } from "./runs.js";
+import { noticeBoard } from "./notices.js";
+import { elapsed, runsStore, valuesOf } from "./runs.js";
 import { whereForm } from "./where.js";
 import { whyView } from "./why.js";
-import { batchOf, duration, isActive, moment, sentence, sentenceOf, stateName, tone } from "./words.js";
+import { batchOf, duration, isActive, percentText, sentence, sentenceOf, stateName, tone } from "./words.js";
 
 const LINKS = { live: "live", asking: "asking every few seconds", lost: "no connection; trying again" };
+/** Without connection for so long, the page says what may be done about it, milliseconds. */
+const LOST_MS = 8000;
+/** Between two tries to load the page's data, milliseconds. */
+const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [1000, 8000];
 
 let apps = new Map();
 let shown = null;
 let form = null;
 let live = null;
-let filesOf = "";
+/** Visits that were begun before this one do not go on. */
+let visit = 0;
+let lost = 0;
 
 const frames = framesView();
 const why = whyView();
-const log = logView({ onWish: () => live?.reopen(), onError: showError });
+const files = filesView();
+const log = logView({ onWish: () => live?.reopen(), onError: (error) => showError("log", error) });
+const notices = noticeBoard(() => post("job-supervisor-ping"));
 const signIn = clusterSignIn({ onSignedIn: signedIn });
-const store = runsStore({ onChange: changed, onError: showError, onSignIn: (params) => signIn.open(params) });
+const store = runsStore({ onChange: changed, onListed: drawRuns, onError: askFailed, onSignIn: (params) => signIn.open(params) });
+const list = runsList({
+  store, onSelect: (run) => select(run, true), onMore: () => notices.clear("list"), onError: (error) => showError("list", error),
+});
 const where = whereForm();
 
 // ---- notices
 
 /** Anything that went wrong, as a person can read it. What is not a refusal is a mistake of this page: the console has it. */
-function showError(error) {
+function showError(owner, error, about = "", advice = error.advice) {
   if (error instanceof ApiError && error.isNobody) return welcome();
-  if (!(error instanceof ApiError)) console.error(error);
-  const said = error instanceof ApiError ? error : { message: "something went wrong in this page", advice: "load it again" };
-  const close = element("button", { type: "button", className: "quiet" }, "Close");
-  const notice = element("div", { className: "notice", role: "alert" },
-    element("div", {}, element("strong", {}, sentenceOf(said.message)), element("p", {}, sentenceOf(said.advice))), close);
-  close.addEventListener("click", () => notice.remove());
-  byId("notices").replaceChildren(notice);
+  if (!(error instanceof ApiError)) {
+    console.error(error);
+    return notices.show("page", { message: "something went wrong in this page", advice: "load it again" });
+  }
+  notices.show(owner, { message: about + error.message, advice, unreachable: error.isUnreachable });
 }
 
-const clearNotices = () => byId("notices").replaceChildren();
+/** Report a failed status request only for the run that is shown. */
+function askFailed(error, run = shown) {
+  if (run === shown || !(error instanceof ApiError) || error.isNobody) showError("run", error);
+}
 
-/** Does it, with the button out of reach meanwhile; a refusal becomes a notice. */
-async function withButton(button, action) {
+/** Does it, with the button out of reach meanwhile; a refusal becomes a notice of this owner. */
+async function withButton(button, owner, action, about = "") {
   button.disabled = true;
-  clearNotices();
+  notices.clear(owner);
   try {
     await action();
   } catch (error) {
-    showError(error);
+    // what a button does is not tried again by itself
+    showError(owner, error, about, error.isUnreachable ? "what runs, runs on; try this again when the site answers" : error.advice);
   } finally {
     button.disabled = false;
   }
@@ -69,6 +85,7 @@ function welcome() {
 }
 
 function leave() {
+  visit += 1;
   signIn.close();
   live?.close();
   live = null;
@@ -78,8 +95,10 @@ function leave() {
   log.show(null);
   byId("shown").hidden = true;
   byId("empty").hidden = false;
-  byId("runs").replaceChildren();
-  clearNotices();
+  list.clear();
+  clearTimeout(lost);
+  lost = 0;
+  notices.clearAll();
 }
 
 /** name: null where the site signs its users in and out by itself. */
@@ -91,27 +110,51 @@ async function enter(name) {
   byId("bench").hidden = false;
   // an agent gets ready while the form is filled in
   post("begin-session").catch(() => {});
-  const found = (await get("apps")).apps;
-  apps = new Map(found.map((app) => [app.name, app]));
-  drawApps();
-  where.offer((await get("clusters")).clusters);
-  await store.load(apps);
+  const mine = (visit += 1);
+  await persistently(loadAll, () => mine === visit);
+  if (mine !== visit) return;
   drawRuns();
   live = openLive({ query: () => log.wish(), onEvent: heard, onLink: linked });
   const newest = store.all()[0];
   if (newest) select(newest);
 }
 
+async function loadAll() {
+  const found = (await get("apps")).apps;
+  const { clusters } = await get("clusters");
+  apps = new Map(found.map((app) => [app.name, app]));
+  await store.load(apps);
+  drawApps();
+  where.offer(clusters);
+}
+
+/** Does it again while the site does not answer: nobody should have to load the page again. */
+async function persistently(action, goesOn) {
+  for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
+    try {
+      const done = await action();
+      notices.clear("page-data");
+      return done;
+    } catch (error) {
+      if (!(error instanceof ApiError) || !error.isUnreachable) throw error;
+      if (!goesOn()) return undefined;
+      showError("page-data", error);
+    }
+    await new Promise((resolve) => { setTimeout(resolve, pause); });
+    if (!goesOn()) return undefined;
+  }
+}
+
 byId("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
-  withButton(event.submitter ?? byId("name"), async () => {
+  withButton(event.submitter ?? byId("name"), "sign-in", async () => {
     const { name } = await post("sign-in", { name: byId("name").value.trim() });
     await enter(name);
   });
 });
 
 byId("sign-out").addEventListener("click", (event) =>
-  withButton(event.currentTarget, async () => {
+  withButton(event.currentTarget, "sign-out", async () => {
     await post("sign-out");
     welcome();
   }));
@@ -120,8 +163,7 @@ byId("sign-out").addEventListener("click", (event) =>
 
 function heard(name, data) {
   if (name === "status") {
-    const run = store.hear(data);
-    if (!run && data.state !== "missing") store.load(apps).then(drawRuns, showError);
+    store.news(data);
   } else if (name === "progress") {
     store.progressed(data);
   } else if (name === "log") {
@@ -135,12 +177,30 @@ function linked(state, error) {
   setText(link, LINKS[state]);
   if (error instanceof ApiError && error.isNobody) return welcome();
   if (!(error instanceof ApiError) && error instanceof SyntaxError) console.error(error);
+  if (state !== "lost") {
+    clearTimeout(lost);
+    lost = 0;
+    notices.clear("connection");
+  } else if (!lost) {
+    lost = setTimeout(sayLost, LOST_MS);
+  }
   if (state === "live") {
+    notices.back();
     store.stopAsking();
+    store.load(apps).then(() => notices.clear("list"), (error) => showError("list", error));
     store.askAll(shown).catch(() => {});
   } else if (live) {
     store.keepAsking(() => shown, () => log.ask());
   }
+}
+
+/** After a restart on another port, the page cannot find the new address by itself. */
+function sayLost() {
+  const ours = !byId("who").hidden;
+  const advice = ours
+    ? 'what runs, runs on, and this page keeps trying; if "jobscribe up" was started again and printed another address, open that one'
+    : "what runs, runs on, and this page keeps trying; if this takes long, ask the operator of this site";
+  notices.show("connection", { message: `no connection to ${window.location.origin}`, advice });
 }
 
 // ---- the form
@@ -173,12 +233,14 @@ byId("app").addEventListener("change", drawModels);
 byId("model").addEventListener("change", drawFields);
 byId("defaults").addEventListener("click", () => { form.set({}); where.set({}); });
 
+byId("new").addEventListener("input", () => notices.clear("start"));
+
 byId("new").addEventListener("submit", (event) => {
   event.preventDefault();
   const [values, there] = [form.values(), where.values()];
   const [app, model] = [chosenApp(), chosenModel()];
   if (!values || !there || !model) return;
-  withButton(byId("start"), async () => {
+  withButton(byId("start"), "start", async () => {
     try {
       const run = await store.start(app.name, randomWord(8), model.name, { ...values, ...there });
       select(run, true);
@@ -191,68 +253,29 @@ byId("new").addEventListener("submit", (event) => {
   });
 });
 
-// ---- the list of runs
-
-function titleOf(run) {
-  const [app, model] = [store.appOf(run), store.modelOf(run)];
-  return model?.title ?? app?.title ?? run.simulationType;
-}
-
 function drawRuns() {
-  const runs = store.all();
-  byId("no-runs").hidden = runs.length > 0;
-  const list = byId("runs");
-  // kept, not made anew: whoever stands on one with the keyboard stays there
-  const there = new Map([...list.children].map((item) => [item.dataset.run, item]));
-  const items = runs.map((run) => drawnItem(there.get(run.key) ?? newItem(run), run));
-  if (items.some((item, n) => list.children[n] !== item) || items.length !== list.children.length) list.replaceChildren(...items);
-}
-
-function newItem(run) {
-  const button = element("button", { type: "button" },
-    element("span", { className: "name" }), element("span", { className: "chip" }), element("small"), element("small"));
-  button.addEventListener("click", () => select(run, true));
-  const item = element("li", {}, button);
-  item.dataset.run = run.key;
-  return item;
-}
-
-function drawnItem(item, run) {
-  const [name, chip, when, far] = item.firstChild.children;
-  setText(name, titleOf(run));
-  setText(chip, stateName(run.status));
-  chip.dataset.tone = tone(run.status);
-  setText(when, `${moment(run.at)} · ${run.simulationId}`);
-  setText(far, isActive(run.status) ? percentText(run.status) : duration(elapsed(run)));
-  item.firstChild.setAttribute("aria-current", String(run === shown));
-  return item;
+  list.draw(shown);
 }
 
 // ---- the run that is shown
 
 /** go: where it stands below everything else, as on a phone, the page moves there. */
 function select(run, go = false) {
+  if (run !== shown) notices.clear("run", "cancel", "log");
   shown = run;
-  filesOf = "";
   drawRuns();
   drawShown();
-  store.ask(run).catch(showError);
+  store.ask(run).catch((error) => askFailed(error, run));
   const place = byId("run");
   if (go && place.getBoundingClientRect().top > window.innerHeight * 0.6) place.scrollIntoView({ block: "start" });
 }
 
 function changed(run) {
   drawRuns();
-  if (run === shown) drawShown();
-}
-
-const percentText = (status) => (Number.isFinite(status.percentComplete) ? `${Math.floor(status.percentComplete)} %` : "");
-
-function elapsed(run) {
-  const status = run.status;
-  if (status.computeJobStart && status.computeJobEnd) return status.computeJobEnd - status.computeJobStart;
-  if (!Number.isFinite(status.elapsedTime)) return null;
-  return status.elapsedTime + (status.state === "running" ? (performance.now() - run.heardAt) / 1000 : 0);
+  if (run !== shown) return;
+  notices.clear("run");
+  if (!isActive(run.status) || run.status.queueState === "stopping") notices.clear("cancel");
+  drawShown();
 }
 
 function drawShown() {
@@ -262,7 +285,7 @@ function drawShown() {
   byId("shown").hidden = false;
   byId("shown").dataset.state = status.state;
   byId("shown").dataset.run = run.key;
-  setText(byId("run-title"), titleOf(run));
+  setText(byId("run-title"), store.titleOf(run));
   setText(byId("run-id"), run.key);
   setText(byId("chip"), stateName(status));
   byId("chip").dataset.tone = tone(status);
@@ -281,19 +304,18 @@ function drawShown() {
   drawProgress(run);
   drawPicture(run);
   log.show({ key: run.key, simulationType: run.simulationType, simulationId: run.simulationId, model: run.model, serial: run.serial });
-  drawFiles(run);
+  files.show(run, Boolean(store.modelOf(run)));
 }
 
 function drawProgress(run) {
   const { status } = run;
-  const done = status.percentComplete;
   const bar = byId("progress");
-  const knows = store.modelOf(run)?.kind === "parallel" && Number.isFinite(done);
-  if (knows) bar.value = done;
-  else if (status.state === "completed") bar.value = 100;
+  const knows = Number.isFinite(status.percentComplete);
+  if (status.state === "completed") bar.value = 100;
+  else if (knows) bar.value = status.percentComplete;
   else if (status.state === "running") bar.removeAttribute("value");
   else bar.value = 0;
-  setText(byId("percent"), knows ? percentText(status) : "");
+  setText(byId("percent"), knows ? percentText({ percentComplete: bar.value }) : "");
   setText(byId("elapsed"), duration(elapsed(run)));
 }
 
@@ -306,36 +328,12 @@ function drawPicture(run) {
   frames.show(said, parallel ? model.reports : []);
   if (parallel) return frames.grown(run.status.frameCount ?? 0);
   if (run.status.result) return frames.result(run.status.result);
-  if (run.status.state === "completed" && run.heardAt) store.ask(run).catch(showError);
-}
-
-async function drawFiles(run) {
-  const { status } = run;
-  const stamp = `${run.key} ${run.serial} ${status.state} ${(status.frameCount ?? 0) > 0}`;
-  if (stamp === filesOf) return;
-  filesOf = stamp;
-  let names = [];
-  let none = isActive(status) ? "There are none yet." : "It never started, so there are none.";
-  const path = `${run.simulationType}/${run.simulationId}/${run.model}`;
-  if (status.computeJobStart) {
-    try {
-      names = (await get(address(`run-files/${path}`, { computeJobSerial: run.serial }))).files;
-      none = "This run has left none.";
-    } catch (error) {
-      none = error instanceof ApiError ? sentenceOf(error.message) : "They cannot be listed.";
-    }
-  }
-  if (stamp !== filesOf) return;
-  byId("files").replaceChildren(...names.map((name) => {
-    const query = { suffix: name, computeJobSerial: run.serial };
-    return element("li", {}, element("a", { href: address(`download-run-file/${path}/-1`, query).href, download: "" }, name));
-  }));
-  setText(byId("no-files"), names.length ? "" : none);
+  if (model && run.status.state === "completed" && run.heardAt) store.ask(run).catch((error) => askFailed(error, run));
 }
 
 byId("cancel").addEventListener("click", (event) => {
   const run = shown;
-  withButton(event.currentTarget, () => store.cancel(run));
+  withButton(event.currentTarget, "cancel", () => store.cancel(run), "the cancel was not confirmed: ");
 });
 
 byId("reuse").addEventListener("click", () => {
@@ -352,10 +350,10 @@ byId("cluster-open").addEventListener("click", () => signIn.open({ ...shown.stat
 
 /** What waited for it goes on by itself; here it is only asked for. */
 function signedIn() {
-  clearNotices();
-  store.askAll(shown).catch(showError);
+  notices.clear("start", "run", "clusters");
+  store.askAll(shown).catch(askFailed);
   // what the cluster has is told to those whom it has let in
-  get("clusters").then((found) => where.offer(found.clusters), showError);
+  get("clusters").then((found) => where.offer(found.clusters), (error) => showError("clusters", error));
 }
 
 // time passes also while nothing is heard
@@ -363,16 +361,17 @@ setInterval(() => { if (shown?.status.state === "running") setText(byId("elapsed
 
 async function begin() {
   try {
-    return await enter((await get("who")).name);
+    const found = await persistently(() => get("who"), () => visit === 0);
+    return found && await enter(found.name);
   } catch (error) {
-    if (!(error instanceof ApiError) || error.code !== "notFound") return showError(error);
+    if (!(error instanceof ApiError) || error.code !== "notFound") return showError("page-data", error);
   }
   // only a site for development knows names; any other has its own page for signing in
   try {
     await enter(null);
   } catch (error) {
     if (error instanceof ApiError && error.isNobody) byId("bench").hidden = true;
-    showError(error);
+    showError("page-data", error);
   }
 }
 

@@ -1,13 +1,14 @@
 // A picture on a canvas: heatmap, points, curves. Each draws into a canvas of the width it has and the height it needs, and says
 // what lies under the pointer. Shapes of the data: docs/apps.md.
 
-import { FONT, drawAxes, drawLegend, legendRoom, numbersWidth, valueText, widened } from "./axes.js";
+import { FONT, drawAxes, drawLegend, fitted, legendRoom, numbersWidth, sideRoom, valueText, widened, widthOf } from "./axes.js";
 import { css, index, pageColours, table } from "./colours.js";
 
 const TOP = 30;
 const BELOW = 48;
 const LABEL = 18;
 const MOST_HEIGHT = 560;
+const MOST_NARROW = 40;
 /** Shapes more oblong than this are not drawn to scale. */
 const OBLONG = 5;
 /** So few different whole values are kinds, not quantities: each has a colour of its own. */
@@ -84,7 +85,7 @@ function drawTitle(context, box, title, colours) {
   context.fillStyle = colours.ink;
   context.textAlign = "left";
   context.textBaseline = "alphabetic";
-  context.fillText(title ?? "", box.left, TOP - 12);
+  context.fillText(fitted(context, title, widthOf(context) - box.left - 4), box.left, TOP - 12);
 }
 
 /** A plot to scale where that is sensible: as wide as it can be, and not higher than a screen. */
@@ -93,11 +94,16 @@ function boxToScale(canvas, context, data, { range, xRange, yRange }) {
   const shape = (xRange[1] - xRange[0]) / (yRange[1] - yRange[0]);
   const toScale = shape > 1 / OBLONG && shape < OBLONG;
   const most = Math.min(MOST_HEIGHT, Math.max(260, window.innerHeight * 0.66)) - TOP - BELOW;
-  const left = numbersWidth(context, yRange, most) + 8 + (data.yLabel ? LABEL : 4);
-  const right = range ? legendRoom(context, range, most) + 4 : 12;
-  let across = width - left - right;
-  let up = toScale ? across / shape : Math.min(most, across * 0.5);
-  if (up > most) [across, up] = [toScale ? most * shape : across, most];
+  let [left, right, across, up] = [12, 12, width, most];
+  // how wide the numbers are depends on the height, and the height on how wide they are
+  for (let round = 0; round < 3; round += 1) {
+    const side = sideRoom(context, xRange, across);
+    left = Math.max(left, numbersWidth(context, yRange, up) + 12 + (data.yLabel ? LABEL : 0), side);
+    right = Math.max(right, side, range ? legendRoom(context, range, up) + 4 : 0);
+    across = Math.max(MOST_NARROW, width - left - right);
+    up = toScale ? across / shape : Math.min(most, across * 0.5);
+    if (up > most) [across, up] = [toScale ? most * shape : across, most];
+  }
   const height = Math.round(up + TOP + BELOW);
   fit(canvas, context, height);
   const spare = Math.max(0, (width - left - right - across) / 2);
@@ -238,7 +244,9 @@ function drawCurves(canvas, context, data, { colours }) {
   const xRange = spanOf(data.xRange, xs);
   const yRange = widened(extent(data.plots.map((p) => p.points)), 0.06);
   const numbers = numbersWidth(context, yRange, height - TOP - BELOW);
-  const box = { left: numbers + 12 + (data.yLabel ? LABEL : 0), top: TOP + 4, right: width - 14, bottom: height - BELOW };
+  const side = sideRoom(context, xRange, width);
+  const left = Math.max(numbers + 12 + (data.yLabel ? LABEL : 0), side);
+  const box = { left, top: TOP + 4, right: Math.max(left + MOST_NARROW, width - Math.max(14, side)), bottom: height - BELOW };
   const { x, y } = drawAxes(context, box, { xRange, yRange, xLabel: data.xLabel, yLabel: data.yLabel, colours, grid: true, numbers });
   data.plots.forEach((plot, n) => curve(context, xs, plot.points, x, y, colours.plots[n % colours.plots.length]));
   drawTitle(context, box, data.title, colours);
@@ -274,6 +282,7 @@ function drawKeys(context, box, keys, title, colours) {
   context.font = FONT;
   context.textBaseline = "middle";
   context.textAlign = "left";
+  keys = keys.map(([label, colour]) => [fitted(context, label, box.right - box.left - 48), colour]);
   const widths = keys.map(([label]) => context.measureText(label).width + 36);
   const whole = widths.reduce((a, b) => a + b, -16);
   if (whole + taken + 24 <= box.right - box.left) {

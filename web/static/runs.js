@@ -5,6 +5,13 @@ import { ApiError, post } from "./api.js";
 import { isActive } from "./words.js";
 
 const LISTED = 30;
+/** How many runs one request for older ones brings, and how many such requests are sent before the reader is asked again. */
+const OLDER = 200;
+const MOST_PAGES = 10;
+/** Of those that are not over, so many are asked for at once. */
+const MOST_ASKED = 60;
+/** Simulation type of plain commands. */
+export const COMMAND = "command";
 const REMEMBERED = "jobscribe.values";
 const VALUES_KEPT = 60;
 /** How often to ask where nobody says it, seconds. */
@@ -21,31 +28,62 @@ const theirs = (report) => Object.fromEntries(Object.entries(report ?? {}).filte
 /** A status for the page, with what the run reports beside it. */
 const flat = (status) => ({ ...theirs(status.parallelStatus), ...status });
 
-/** onChange(run), onError(error), onSignIn(params): a run that was just started goes on only after its user has signed in to a cluster. */
-export function runsStore({ onChange, onError, onSignIn = () => {} }) {
+/** onChange(run), onListed(): there are more, onError(error, run), onSignIn(params): a run that was just started goes on only after its user has signed in to a cluster. */
+export function runsStore({ onChange, onError, onListed = () => {}, onSignIn = () => {} }) {
   const runs = new Map();
   let apps = new Map();
   let timer = 0;
   /** Rounds of asking that were begun before this one do not go on. */
   let asking = 0;
+  /** Where the list goes on (undefined: not asked yet, null: at its end), and the newest change that was listed. */
+  let older;
+  let newest = 0;
+  /** Lists that were asked for before are another user's. */
+  let visit = 0;
 
   const appOf = (run) => apps.get(run.simulationType);
   const modelOf = (run) => appOf(run)?.models?.find((m) => m.name === run.model);
 
+  function titleOf(run) {
+    const title = modelOf(run)?.title ?? appOf(run)?.title ?? run.simulationType;
+    if (run.simulationType !== COMMAND) return title;
+    return run.model === COMMAND ? "Command" : `Command ${run.model}`;
+  }
+
   /** Newest first. */
   const all = () => [...runs.values()].sort((a, b) => b.at - a.at || b.serial - a.serial);
 
+  /** The newest runs, whoever submitted them. */
   async function load(itsApps) {
     apps = itsApps;
-    const { jobs } = await post("own-jobs", { active: null, limit: LISTED });
-    for (const row of jobs) {
-      if (!apps.has(row.simulationType) || runs.has(row.computeJid)) continue;
-      const run = added(row.computeJid, row.simulationType, row.simulationId, row.computeModel);
-      run.at = row.computeJobQueued ?? 0;
-      run.serial = row.computeJobSerial ?? 0;
-      run.status = { ...row };
-      onChange(run);
+    const mine = visit;
+    const { jobs, next } = await post("own-jobs", { active: null, limit: LISTED });
+    if (mine !== visit) return;
+    // the list is ordered by the position of each run's last change: if no run of this page is known from an earlier page, some lie between
+    if (older === undefined || (next && next > newest)) older = next ?? null;
+    newest = Math.max(newest, ...jobs.map((row) => row.computeJobPosition ?? 0));
+    if (jobs.filter(listed).length) onListed();
+  }
+
+  /** Older runs, until there are `wanted` more of them that are `wished`. */
+  async function more(wanted, wished) {
+    const mine = visit;
+    for (let [page, found] = [0, 0]; older && page < MOST_PAGES && found < wanted; page += 1) {
+      const { jobs, next } = await post("own-jobs", { active: null, limit: OLDER, before: older });
+      if (mine !== visit) return;
+      older = next ?? null;
+      found += jobs.filter((row) => listed(row) && wished(row)).length;
     }
+  }
+
+  /** Is it new? */
+  function listed(row) {
+    if (runs.has(row.computeJid)) return false;
+    const run = added(row.computeJid, row.simulationType, row.simulationId, row.computeModel);
+    run.at = row.computeJobQueued ?? 0;
+    run.serial = row.computeJobSerial ?? 0;
+    run.status = { ...row };
+    return true;
   }
 
   function added(key, simulationType, simulationId, model) {
@@ -53,6 +91,13 @@ export function runsStore({ onChange, onError, onSignIn = () => {} }) {
     const run = { key, simulationType, simulationId, model, ...unheard };
     runs.set(key, run);
     return run;
+  }
+
+  /** A status out of the stream of news, also of a run that was submitted elsewhere. */
+  function news(said) {
+    const [, simulationId, model] = said.computeJid.split("-");
+    if (!runs.has(said.computeJid) && said.simulationType) added(said.computeJid, said.simulationType, simulationId, model);
+    hear(said);
   }
 
   /** What the page was told of a run, in a reply or an event; asked: in the answer to a question about it, which leaves nothing out. Returns the run, or null where it is none of ours. */
@@ -85,7 +130,7 @@ export function runsStore({ onChange, onError, onSignIn = () => {} }) {
       run.askedWhere = null;
     } else if (!run.status.signIn && run.askedWhere !== run.serial) {
       run.askedWhere = run.serial;
-      ask(run).catch(onError);
+      ask(run).catch((error) => onError(error, run));
     }
   }
 
@@ -100,7 +145,7 @@ export function runsStore({ onChange, onError, onSignIn = () => {} }) {
     if (!run || computeJobSerial !== run.serial || !isActive(run.status)) return;
     run.status = { ...run.status, ...theirs(parallelStatus) };
     // its agent is heard of again
-    if (run.status.known === false) ask(run).catch(onError);
+    if (run.status.known === false) ask(run).catch((error) => onError(error, run));
     onChange(run);
   }
 
@@ -148,8 +193,8 @@ export function runsStore({ onChange, onError, onSignIn = () => {} }) {
 
   /** Asks for everything that is not over, and for `shown`. */
   async function askAll(shown) {
-    const due = all().filter((run) => isActive(run.status) || run.status.over === false || run === shown);
-    await Promise.all(due.map((run) => ask(run)));
+    const due = all().filter((run) => run !== shown && (isActive(run.status) || run.status.over === false));
+    await Promise.all([...(shown ? [shown] : []), ...due.slice(0, MOST_ASKED)].map((run) => ask(run)));
   }
 
   /** While the stream of news is not open. also(): what else is to be asked for. */
@@ -157,10 +202,12 @@ export function runsStore({ onChange, onError, onSignIn = () => {} }) {
     stopAsking();
     // who answers next may have begun anew with an older log
     for (const run of all()) run.position = 0;
+    newest = 0;
     const mine = asking;
     const round = async () => {
       let pause = ASK_SECS;
       try {
+        await load(apps);
         await askAll(shown());
         await also();
         const active = all().filter((r) => isActive(r.status));
@@ -183,11 +230,21 @@ export function runsStore({ onChange, onError, onSignIn = () => {} }) {
   function clear() {
     stopAsking();
     runs.clear();
+    [older, newest] = [undefined, 0];
+    visit += 1;
   }
 
   return {
-    load, all, hear, progressed, start, ask, askAll, cancel, keepAsking, stopAsking, clear, appOf, modelOf, get: (key) => runs.get(key),
+    load, more, hasMore: () => Boolean(older), all, news, hear, progressed, start, ask, askAll, cancel, keepAsking, stopAsking, clear, appOf, modelOf, titleOf, get: (key) => runs.get(key),
   };
+}
+
+/** Seconds that the run has taken so far; null where that is not known. */
+export function elapsed(run) {
+  const status = run.status;
+  if (status.computeJobStart && status.computeJobEnd) return status.computeJobEnd - status.computeJobStart;
+  if (!Number.isFinite(status.elapsedTime)) return null;
+  return status.elapsedTime + (status.state === "running" ? (performance.now() - run.heardAt) / 1000 : 0);
 }
 
 // ---- the values a run was started with: the system keeps them, but tells them to nobody; this browser remembers its own

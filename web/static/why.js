@@ -2,6 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { byId, element, setText } from "./dom.js";
+import { plain, showTerminal } from "./terminal.js";
 import { sentenceOf } from "./words.js";
 
 const SURE = {
@@ -19,6 +20,10 @@ export function whyView() {
   panel.addEventListener("toggle", () => refresh());
 
   function show(said) {
+    if (wanted && String(wanted.path) !== String(said.path)) {
+      drawn = "";
+      draw({ sentence: "" });
+    }
     wanted = said;
     panel.hidden = !STATES.has(said.state);
     refresh();
@@ -33,8 +38,9 @@ export function whyView() {
       if (wanted?.stamp === said.stamp) draw(answer);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
+      if (wanted !== said) return;
       drawn = "";
-      setText(byId("why-sentence"), sentenceOf(error.message));
+      draw({ sentence: error.message });
     }
   }
 
@@ -45,7 +51,7 @@ export function whyView() {
     );
     const last = answer.traceback?.last ?? answer.terminationMessage ?? "";
     byId("why-last").hidden = !last;
-    setText(byId("why-last"), last);
+    showTerminal(byId("why-last"), last);
   }
 
   return { show };
@@ -53,5 +59,5 @@ export function whyView() {
 
 function section(title, lines) {
   if (!lines?.length) return [];
-  return [element("h3", {}, title), element("ul", {}, ...lines.map((line) => element("li", {}, line)))];
+  return [element("h3", {}, title), element("ul", {}, ...lines.map((line) => element("li", {}, plain(line))))];
 }

@@ -1,5 +1,7 @@
 // What the page says about a run, in plain words: one word for its state, one sentence for why. Pure.
 
+import { plain } from "./terminal.js";
+
 const NAMES = {
   pending: "waiting", running: "running", completed: "completed", canceled: "canceled", error: "failed", missing: "not there",
   job_run_purged: "cleared away",
@@ -45,9 +47,10 @@ export function sentence(status) {
     case "pending":
       return sentenceOf(status.jobStatusMessage ?? "it will start in a moment");
     case "running":
+      if (status.queueState === "ending") return sentenceOf(status.jobStatusMessage ?? "it has ended, and is being cleaned up");
       return status.queueState === "stopping" ? "It is being stopped." : "It is being computed.";
     case "completed":
-      return status.resultError ? `It was computed, but its result cannot be shown: ${status.resultError.error}.` : "It was computed.";
+      return status.resultError ? `It was computed, but its result cannot be shown: ${plain(status.resultError.error)}.` : "It was computed.";
     case "canceled":
       return status.canceledAfterSecs
         ? `It was stopped at its limit of ${duration(status.canceledAfterSecs)}.`
@@ -68,7 +71,7 @@ const explained = ({ why, error }) => (why && (!error || /^(exit code|ended by s
 
 /** Begins with a capital letter and ends with a full stop. */
 export function sentenceOf(text) {
-  const said = String(text).trim();
+  const said = plain(String(text)).trim();
   if (!said) return "";
   return said[0].toUpperCase() + said.slice(1) + (/[.!?…]$/.test(said) ? "" : ".");
 }
@@ -82,6 +85,8 @@ export function duration(secs) {
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
   return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
 }
+
+export const percentText = (status) => (Number.isFinite(status.percentComplete) ? `${Math.floor(status.percentComplete)} %` : "");
 
 /** The time of day, with the day where that is not today. at: unix seconds. */
 export function moment(at) {

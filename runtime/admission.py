@@ -1,0 +1,186 @@
+"""Which connections a process keeps: deadlines, and a limit for each peer. Pure: it knows no socket and is told the time.
+
+A peer is a unix user of this machine or an address of another one. A connection is a *stranger* until a request on it was
+authenticated. Only strangers count against a peer's limit, and they are ended first when descriptors run short.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+Reason = Literal["perPeer", "strangers", "descriptors", "headers", "body", "idle"]
+#: Unauthenticated connections of all peers together, so that their headers cannot fill the memory either.
+MOST_STRANGERS = 512
+#: Descriptors that stay free for the owner and for everything that is no connection: this part of all, within these bounds.
+SPARE_PART, SPARE_LEAST, SPARE_MOST = 4, 32, 1024
+#: Pause between two looks at the deadlines; the process was stopped where more than twice of it has passed.
+SWEEP_SECS = 0.5
+
+_SAID: dict[Reason, str] = {
+    "perPeer": "it had {most} that were not authenticated",
+    "strangers": "there were {most} connections that were not authenticated",
+    "descriptors": "nearly all descriptors are in use",
+    "headers": "no complete request came within {secs:g} s",
+    "body": "nothing more of a request came within {secs:g} s",
+    "idle": "nothing came within {secs:g} s",
+}
+
+
+class Limits(NamedTuple):
+    """Seconds: until a stranger's request is there; without a byte of a body; without a request. per_peer: strangers of one peer."""
+
+    request_secs: float = 10.0
+    body_secs: float = 30.0
+    idle_secs: float = 300.0
+    per_peer: int = 256
+
+
+class Peer(NamedTuple):
+    """own: the supervisor's unix user or root. trusted: a site's own proxy, which many people are behind."""
+
+    name: str
+    own: bool = False
+    trusted: bool = False
+
+
+class Entry:
+    """One connection. `close` ends it at once; `closed` says whether it has ended."""
+
+    __slots__ = ("_admission", "busy", "close", "closed", "deadline", "known", "peer", "why")
+
+    def __init__(self, admission: "Admission", peer: Peer, close: Callable[[], object], closed: Callable[[], bool]) -> None:
+        self._admission, self.peer, self.close, self.closed = admission, peer, close, closed
+        self.known = self.busy = False
+        self.why: Reason = "headers"
+        self.deadline: float | None = None
+
+    def waiting(self) -> None:
+        """The next request may come."""
+        self.busy = False
+        limits = self._admission.limits
+        self._due("idle" if self.known else "headers", limits.idle_secs if self.known else limits.request_secs)
+
+    def authenticated(self) -> None:
+        """Its sender has proved who it is: the connection does not count any more, and stays while it is used."""
+        if not self.known:
+            self.known = True
+            self._admission._forget_stranger(self)
+        if self.busy:
+            self.deadline = None
+
+    def reading(self) -> None:
+        """More of the body is expected."""
+        limits = self._admission.limits
+        if self.known:
+            self._due("body", limits.body_secs)
+        elif self.why != "body":  # one deadline for all of a stranger's body
+            self._due("body", limits.request_secs)
+
+    def answering(self) -> None:
+        """The request is there. A stranger's answer has its time, too."""
+        self.busy = True
+        if self.known:
+            self.deadline = None
+        else:
+            self._due("idle", self._admission.limits.idle_secs)
+
+    def _due(self, why: Reason, secs: float) -> None:
+        self.why, self.deadline = why, self._admission.now + secs
+
+
+class Admission:
+    """All connections of one process. ended(reason, sentence): told of each one that was ended here."""
+
+    def __init__(self, limits: Limits, now: float, ended: Callable[[Reason, str], None]) -> None:
+        self.limits, self._ended = limits, ended
+        self._seen, self.now = now, 0.0  # `now` counts only the time in which this process ran
+        self._all: dict[Entry, None] = {}
+        #: by peer, the oldest first
+        self._strangers: dict[Peer, dict[Entry, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def sizes(self) -> dict[str, int]:
+        return {"connections": len(self._all), "strangers": self._count, "peers": len(self._strangers)}
+
+    def enter(self, peer: Peer, close: Callable[[], object], closed: Callable[[], bool], *, scarce: bool) -> Entry | None:
+        """Take a new connection in, at the cost of others where there are too many. None: it must be closed.
+
+        scarce: so many descriptors are in use that for each new connection another one has to go.
+        """
+        if scarce and not self.make_room() and not peer.own:
+            self._say("descriptors", peer)
+            return None
+        mine = self._strangers.get(peer, {})
+        if not (peer.own or peer.trusted) and len(mine) >= self.limits.per_peer:
+            self._end(next(iter(mine)), "perPeer")
+        if self._count >= MOST_STRANGERS:
+            self._end(self._oldest_of_greediest(), "strangers")
+        entry = Entry(self, peer, close, closed)
+        self._all[entry] = None
+        self._strangers.setdefault(peer, {})[entry] = None
+        self._count += 1
+        entry.waiting()
+        return entry
+
+    def leave(self, entry: Entry) -> None:
+        """It has ended. May be said more than once."""
+        if entry in self._all:
+            del self._all[entry]
+            self._forget_stranger(entry)
+
+    def make_room(self) -> bool:
+        """End the one that is missed least: a stranger's of who has most of them, else an idle one that is not the owner's."""
+        if self._count:
+            self._end(self._oldest_of_greediest(), "descriptors")
+            return True
+        idle: dict[Peer, list[Entry]] = {}
+        for entry in self._all:
+            if not entry.busy and not entry.peer.own:
+                idle.setdefault(entry.peer, []).append(entry)
+        if not idle:
+            return False
+        self._end(max(idle.values(), key=lambda entries: (not entries[0].peer.trusted, len(entries)))[0], "descriptors")
+        return True
+
+    def sweep(self, now: float) -> None:
+        """End what is over its deadline. now: monotonic seconds; to be called every SWEEP_SECS."""
+        self.now += min(now - self._seen, 2 * SWEEP_SECS)
+        self._seen = now
+        for entry in list(self._all):
+            if entry.closed():
+                self.leave(entry)
+            elif entry.deadline is not None and entry.deadline <= self.now:
+                self._end(entry, entry.why)
+
+    def _oldest_of_greediest(self) -> Entry:
+        """Those of the site's own proxies come after the others', and the owner's last."""
+        peer = max(self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p])))
+        return next(iter(self._strangers[peer]))
+
+    def _forget_stranger(self, entry: Entry) -> None:
+        mine = self._strangers.get(entry.peer)
+        if mine is not None and entry in mine:
+            del mine[entry]
+            self._count -= 1
+            if not mine:
+                del self._strangers[entry.peer]
+
+    def _end(self, entry: Entry, why: Reason) -> None:
+        self.leave(entry)
+        if entry.closed():
+            return
+        entry.close()
+        self._say(why, entry.peer, entry.known)
+
+    def _say(self, why: Reason, peer: Peer, known: bool = False) -> None:
+        limits = self.limits
+        secs = {"headers": limits.request_secs, "body": limits.body_secs if known else limits.request_secs, "idle": limits.idle_secs}
+        most = limits.per_peer if why == "perPeer" else MOST_STRANGERS
+        self._ended(why, f"a connection of {peer.name} was ended: " + _SAID[why].format(most=most, secs=secs.get(why, 0.0)))
+
+
+def is_scarce(descriptor: int, limit: int) -> bool:
+    """Is this descriptor, just given by the kernel as the lowest free one, among those that stay spare? limit: RLIMIT_NOFILE."""
+    return descriptor >= limit - min(SPARE_MOST, max(SPARE_LEAST, limit // SPARE_PART))

@@ -1,0 +1,147 @@
+"""The unix user at the other end of a TCP connection on this machine. The kernel says it; nothing that the peer sends counts.
+
+Asks the kernel for the one socket (NETLINK_SOCK_DIAG, see sock_diag(7)). Where it does not answer, its tables below /proc/net are
+read, which takes 10 ms and more. A socket that no process has open any more belongs to nobody: the kernel says "user 0" for it.
+"""
+
+import contextlib
+import errno
+import ipaddress
+import itertools
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+
+Address = tuple[str, int]
+_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
+#: Fields of a line of the table.
+_LOCAL, _REMOTE, _STATE, _UID, _INODE = 1, 2, 3, 7, 9
+#: States of a peer that may have sent a request: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. One in SYN_SENT is a later socket on the same port.
+_OPEN = (1, 4, 5)
+
+_SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
+_HEAD = struct.Struct("=IHHII")
+#: struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct inet_diag_sockid.
+_ASKED, _PORTS, _ANYWHERE = struct.Struct("=BBBBI"), struct.Struct("!HH"), struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+_ID_AT, _ID_BYTES = 4, 48
+#: struct inet_diag_msg, after the sockid: expires, rqueue, wqueue, uid, inode.
+_TOLD = struct.Struct("=IIIII")
+_ALL_STATES = 0xFFFFFFFF
+
+
+def owner(peer: Address, here: Address, tables: Mapping[int, str] | None = None) -> int | None:
+    """Return the uid of the user whose socket `peer` is, connected to `here`; None where no process of this machine has it open.
+
+    tables: of the kernel's, by version of IP; for tests.
+    """
+    try:
+        source, target = _plain(peer[0]), _plain(here[0])
+    except ValueError:
+        return None
+    if tables is None:
+        with contextlib.suppress(OSError):
+            return _KERNEL.owner(_id(source, peer[1], target, here[1]), socket.AF_INET if source.version == 4 else socket.AF_INET6)
+    return _listed(_TABLES if tables is None else tables, (source, peer[1]), (target, here[1]))
+
+
+class _Kernel:
+    """One netlink socket for the process: asking takes no descriptor, also where none is left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._pid = 0
+        self._numbers = itertools.count(1)
+        #: Does the kernel answer about single sockets? Where it was never seen to, "there is none" may mean that it cannot.
+        self._answers = False
+
+    def owner(self, wanted: bytes, family: int) -> int | None:
+        """Raises OSError where the kernel does not answer such questions."""
+        with self._lock:
+            number = next(self._numbers) & 0xFFFFFFFF
+            body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + wanted
+            asked = self._opened()
+            asked.send(_HEAD.pack(_HEAD.size + len(body), _BY_FAMILY, _REQUEST, number, 0) + body)
+            answer = asked.recv(4096, socket.MSG_DONTWAIT)
+            while _HEAD.unpack_from(answer)[3] != number:
+                answer = asked.recv(4096, socket.MSG_DONTWAIT)
+        if _HEAD.unpack_from(answer)[1] != _BY_FAMILY:
+            code = -struct.unpack_from("=i", answer, _HEAD.size)[0]
+            if code == errno.ENOENT and self._answers:
+                return None
+            raise OSError(code, os.strerror(code))
+        self._answers = True
+        return _told(answer[_HEAD.size :], wanted, family)
+
+    def _opened(self) -> socket.socket:
+        if self._socket is None or self._pid != os.getpid():
+            self._socket, self._pid = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG), os.getpid()
+        return self._socket
+
+
+_KERNEL = _Kernel()
+
+
+def _told(answer: bytes, wanted: bytes, family: int) -> int | None:
+    """The kernel may answer with a socket that listens at the same port: that one is not the connection."""
+    if _plain_id(answer[0], answer[_ID_AT:]) != _plain_id(family, wanted):
+        return None
+    _, _, _, uid, inode = _TOLD.unpack_from(answer, _ID_AT + _ID_BYTES)
+    return _user(answer[1], uid, inode)
+
+
+def _plain_id(family: int, id_: bytes) -> tuple[bytes, _IP, _IP]:
+    """Ports and addresses. An IPv4 connection may be that of a socket of IPv6."""
+    length = 4 if family == socket.AF_INET else 16
+    first = _PORTS.size
+    source, target = (_plain(str(ipaddress.ip_address(id_[at : at + length]))) for at in (first, first + 16))
+    return id_[:first], source, target
+
+
+def _user(state: int, uid: int, inode: int) -> int | None:
+    return uid if inode != 0 and state in _OPEN else None
+
+
+def _id(source: _IP, source_port: int, target: _IP, target_port: int) -> bytes:
+    return _PORTS.pack(source_port, target_port) + source.packed.ljust(16, b"\0") + target.packed.ljust(16, b"\0") + _ANYWHERE
+
+
+def _plain(ip: str) -> _IP:
+    """An IPv4 address that is written as one of IPv6, as the former."""
+    address = ipaddress.ip_address(ip.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _listed(tables: Mapping[int, str], source: tuple[_IP, int], target: tuple[_IP, int]) -> int | None:
+    pairs = {(_entry(*source), _entry(*target)), (_entry(_mapped(source[0]), source[1]), _entry(_mapped(target[0]), target[1]))}
+    for path in tables.values():
+        for line in _lines(path):
+            fields = line.split()
+            if len(fields) > _INODE and (fields[_LOCAL], fields[_REMOTE]) in pairs:
+                return _user(int(fields[_STATE], 16), int(fields[_UID]), int(fields[_INODE]))
+    return None
+
+
+def _mapped(ip: _IP) -> _IP:
+    """A socket of IPv6 has an IPv4 address in its own form."""
+    return ipaddress.ip_address(f"::ffff:{ip}") if ip.version == 4 else ip
+
+
+def _entry(ip: _IP, port: int) -> str:
+    """As the table has it: words of four bytes in the machine's order, in hexadecimal."""
+    words = struct.unpack(f"={len(ip.packed) // 4}I", ip.packed)
+    return "".join(f"{w:08X}" for w in words) + f":{port:04X}"
+
+
+def _lines(path: str) -> Iterator[str]:
+    try:
+        with open(path, encoding="ascii") as f:
+            next(f, None)
+            yield from f
+    except OSError:
+        return  # no such protocol here

@@ -1,0 +1,142 @@
+"""The trial of docs/sbatch.md, typed: each block of commands runs as it stands, in one of two shells that have an empty environment.
+
+Only places, ports and users differ from the page, so that a trial that somebody has on this machine is left alone.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripts import CALL_SECS, ROOT, free_ports, why_not
+
+PAGE = ROOT / "docs" / "sbatch.md"
+#: Five times what the slowest block takes on a busy machine.
+BLOCK_SECS = 3 * CALL_SECS
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def blocks() -> list[str]:
+    """The blocks of commands of the section, in order."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Trying it out\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+class Terminal:
+    """A shell of root's, as after `env -i`, in the repository. The first command that fails ends it."""
+
+    def __init__(self, place: Path, name: str) -> None:
+        self.said = place / f"{name}.out"
+        with self.said.open("wb") as out:
+            self.shell = subprocess.Popen(
+                ["bash", "-e", "-o", "pipefail", "-s"], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
+                env={"PATH": PATH, "HOME": str(place / "home"), "TERM": "dumb", "LC_ALL": "C.UTF-8"},
+            )
+        self._read = 0
+
+    def type(self, text: str, until: str = "typed-to-its-end") -> str:
+        """What came out until this text did."""
+        assert self.shell.stdin is not None
+        self.shell.stdin.write(f"{text}\necho typed-to-its-end\n".encode())
+        self.shell.stdin.flush()
+        deadline = time.monotonic() + BLOCK_SECS
+        while until not in (new := self.said.read_text(encoding="utf-8", errors="replace")[self._read :]):
+            assert self.shell.poll() is None, f"{text}\nended with {self.shell.returncode}:\n{new[-4000:]}"
+            assert time.monotonic() < deadline, f"{text}\nis not done:\n{new[-4000:]}"
+            time.sleep(0.05)
+        self._read += len(new)
+        return new
+
+    def interrupt(self) -> None:
+        """Ctrl-C, for the command in front."""
+        front = subprocess.run(["pgrep", "-P", str(self.shell.pid)], capture_output=True, text=True).stdout.split()
+        for pid in front:
+            os.kill(int(pid), signal.SIGINT)
+        deadline = time.monotonic() + BLOCK_SECS
+        while any(Path(f"/proc/{pid}").exists() for pid in front):
+            assert time.monotonic() < deadline, "what was in front does not end"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        assert self.shell.stdin is not None
+        if self.shell.poll() is None:
+            self.interrupt()
+            os.killpg(self.shell.pid, signal.SIGKILL)
+        self.shell.stdin.close()
+        self.shell.wait()
+
+
+class Trial:
+    """The page with places, ports and users of its own, and its two terminals."""
+
+    def __init__(self) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="jobscribe-trial-", dir="/var/tmp"))
+        self.place.chmod(0o755)
+        (self.place / "home").mkdir()
+        slurm, sshd, self.users = free_ports(5), free_ports(3), f"jt{os.getpid()}"
+        self.engines = {
+            "etc/engines/slurm.sh": f"DIR={self.place}/slurm PORT={slurm} NODE={self.users}n etc/engines/slurm.sh",
+            "etc/engines/sshd.sh": f"DIR={self.place}/sshd PORT={sshd} PREFIX={self.users} etc/engines/sshd.sh",
+        }
+        self.others = {
+            "/var/tmp/jobscribe-slurm": f"{self.place}/slurm", "/var/tmp/jobscribe-sshd": f"{self.place}/sshd", "/var/tmp/jobscribe-trial": f"{self.place}/trial",
+            "16950": str(sshd), "js-alice": f"{self.users}-alice", "js-two": f"{self.users}-two", "jobscribe up ": "jobscribe up --port 0 ",
+        }
+        self.first, self.second = Terminal(self.place, "first"), Terminal(self.place, "second")
+
+    def typed(self, block: str) -> str:
+        ours = self.others | self.engines
+        return re.sub("|".join(map(re.escape, ours)), lambda found: ours[found[0]], block)
+
+    def left(self) -> list[str]:
+        """Command lines of processes of this trial."""
+        lines = subprocess.run(["ps", "-e", "-o", "args="], capture_output=True, text=True).stdout.splitlines()
+        return [line for line in lines if str(self.place) in line or f"{self.users}-" in line]
+
+    def close(self) -> None:
+        for terminal in (self.first, self.second):
+            terminal.close()
+        for name in ("sshd", "slurm"):
+            subprocess.run(["bash", "-c", f"{self.engines[f'etc/engines/{name}.sh']} clean"], cwd=ROOT, capture_output=True, timeout=BLOCK_SECS)
+        shutil.rmtree(self.place, ignore_errors=True)
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    for name in ("slurm", "sshd", "mpi"):
+        if reason := why_not(name):
+            pytest.skip(reason)
+    made = Trial()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.timeout(900)
+def test_the_trial_of_the_page_works_as_it_stands(trial: Trial) -> None:
+    prepare, describe, on_lab, sign_in, mpi, sign_out, stop, remove = map(trial.typed, blocks())
+    said = trial.first.type(prepare)
+    assert re.search(r"^batch +up .* 3 +idle", said, re.MULTILINE), said
+    said = trial.first.type(describe, until="jobscribe ready at")
+    assert "0 problems in 1 cluster" in said, said
+    said = trial.second.type(on_lab)
+    assert sorted(re.findall(rf"^{trial.users}n[12]$", said, re.MULTILINE)) == [f"{trial.users}n1", f"{trial.users}n2"], said
+    said = trial.second.type(sign_in)
+    assert "(sign_in)" in said and f"signed in to far as {trial.users}-alice" in said, said
+    assert re.search(rf"^{trial.users}-alice$", said, re.MULTILINE), said
+    said = trial.second.type(mpi)
+    assert re.search(r"with 2 MPI tasks", said), said
+    said = trial.second.type(sign_out)
+    assert re.search(rf"^{trial.users}-two$", said, re.MULTILINE), said
+    assert "has ended" in trial.second.type(stop)
+    trial.first.interrupt()
+    assert not [line for line in trial.left() if "jobscribe agent" in line or "jobscribe keeper" in line], "the page says how they are ended"
+    trial.first.type(remove)
+    assert trial.left() == [] and not (trial.place / "slurm").exists() and not (trial.place / "sshd").exists()
