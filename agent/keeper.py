@@ -158,7 +158,7 @@ class _Keeper:
         me = os.getpid()
         write_json(f"{self._layout.folder}/keeper.json", {
             "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(), "startedAt": time.time(),
-            "cgroups": self._cgroups.families,
+            "cgroups": self._cgroups.families, "folder": self._layout.folder,
         })
         self._jobs.recover()
         if self._lease is not None:

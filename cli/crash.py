@@ -20,13 +20,13 @@ def written(error: BaseException, session: Session) -> str | None:
     trace = "".join(traceback.format_exception(error))
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     text = redactor.text(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} pid {os.getpid()} jobscribe {command}\n{trace}\n")
-    for folder in _folders(session):
+    for folder in folders(session):
         with contextlib.suppress(OSError):
             return _appended(os.path.join(folder, "cli-crash.log"), text.encode("utf-8", "replace"))
     return None
 
 
-def _folders(session: Session) -> list[str]:
+def folders(session: Session) -> list[str]:
     """`<root>/log` where the root exists; otherwise a folder of our own among the temporary ones."""
     out = []
     with contextlib.suppress(Exception):

@@ -51,14 +51,17 @@ def _damage_lines(damage: "Damage") -> list[str]:
     lines = [damage.path, *(f"  {reason}" for reason in damage.reasons)]
     if not damage.cut:
         return [*lines, f"the log is whole ({damage.kept_events} events): nothing is lost, what is derived from it is made anew"]
-    lines.append(f"kept: {damage.kept_events} events, up to position {damage.kept_up_to}")
-    if damage.lost_up_to > damage.kept_up_to:
-        lines.append(f"lost: what came after it, up to position {damage.lost_up_to} at least")
-    else:
+    lines.append(f"kept: {damage.kept_events} events; up to position {damage.kept_up_to} nothing is lost, {damage.lost_up_to} was the last")
+    if not damage.losses:
         lines.append("lost: nothing that can be seen; but nobody can say whether there was more")
-    if damage.jobs_lost:
-        more = f" and {damage.jobs_lost - len(damage.named)} more" if damage.jobs_lost > len(damage.named) else ""
-        lines.append(f"jobs set back to what they were before: {', '.join(damage.named)}{more}")
+    for loss in damage.losses:
+        if loss.stream.startswith("job/"):
+            kept = f"set back to its event {loss.kept} at position {loss.up_to}" if loss.kept else "nothing of it is kept"
+            lines.append(f"lost: {loss.lost} or more events of job {loss.stream.removeprefix('job/')}: {kept}")
+        else:
+            lines.append(f"lost: {loss.lost} events of {loss.stream}; all others of it are kept")
+    if damage.jobs_lost > len(damage.named):
+        lines.append(f"{damage.jobs_lost} jobs are set back in all, the others are as they were")
     return lines
 
 

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 _WIDTH = 9
 #: What is asked of a run whose code alone says too little.
 _ASK = "jobscribe job why JOB   (it knows which of these it was)"
+#: What Slurm says of a process that was killed for want of memory, as a signal; and its other states that are ends.
+_SLURM_OOM = 125
+_SLURM_STATES = {"TIMEOUT", "COMPLETED", "FAILED"}
 #: Codes that several ends have in common.
 _SEVERAL = {
+    130: "SIGINT: Ctrl-C or somebody's kill -INT, told by a shell; or a program that says 130 by itself",
+    141: "SIGPIPE: a reader that ended first, told by a shell; or a program that says 141 by itself",
     137: "SIGKILL: memory that ran out, somebody's kill -9, a cancel that it did not heed, or a program that says 137 by itself",
     143: "SIGTERM: a cancel, a time limit, a machine that goes down, somebody's kill, or a program that says 143 by itself",
 }
@@ -26,7 +31,7 @@ _SEVERAL = {
 @click.argument("code", metavar="CODE")
 @click.option("--table", metavar="FILE", type=click.Path(), help="With the rows of this file, which is checked (the setting exits.table).")
 def explain_exit(code: str, table: str | None) -> None:
-    """Explain an exit code (137), a signal (SIGSEGV, -11), Slurm's two numbers (0:9), a cause (outOfMemory), or a row (2001).
+    """Explain an exit code (137), a signal (SIGSEGV, -11), Slurm's numbers or state (0:9, TIMEOUT), a cause (outOfMemory), or a row (2001).
 
     What a run really ended with is known to `job why`: it knows more than the code.
     """
@@ -58,9 +63,14 @@ def exit_of(code: str) -> "ExitInfo":
     from signal import Signals
 
     from ..protocol.causes import CAUSES
-    from ..protocol.exits import ExitInfo
+    from ..protocol.exits import BY_SCHEDULER, ExitInfo
 
+    state = code.upper()
+    if state in BY_SCHEDULER | _SLURM_STATES:
+        return _of_slurm(state)
     first, colon, second = code.partition(":")
+    if colon and first in ("0", "1") and second == str(_SLURM_OOM):
+        return _of_slurm("OUT_OF_MEMORY")
     if colon and all(part.isdecimal() and part.isascii() for part in (first, second)) and int(first) <= 255 and int(second) <= 64:
         # Slurm's own way: the exit code, and the signal that ended it; 0:0 is a success
         return ExitInfo(signal=int(second)) if int(second) else ExitInfo(code=int(first))
@@ -74,13 +84,32 @@ def exit_of(code: str) -> "ExitInfo":
     if found is None:
         near = get_close_matches(code.casefold(), words := {word.casefold(): word for word in CAUSES}, 3)
         raise click.UsageError(
-            f"{code!r} is no exit code (0 to 255), no signal (SIGSEGV, segv, -11, 0:11), no cause (outOfMemory), and no row (1000 and more)"
+            f"{code!r} is no exit code (0 to 255), no signal (SIGSEGV, segv, -11, 0:11), no state of Slurm (TIMEOUT), "
+            "no cause (outOfMemory), and no row (1000 and more)"
             + (f"; near it: {', '.join(words[n] for n in near)}" if near else "")
         )
     return ExitInfo(signal=int(found))
 
 
+def _of_slurm(state: str) -> "ExitInfo":
+    """An end that Slurm calls so."""
+    from ..protocol.batch import BatchState
+    from ..protocol.exits import ExitInfo
+
+    said = BatchState(cluster="", state=state)
+    match state:
+        case "COMPLETED":
+            return ExitInfo(code=0, batch=said)
+        case "FAILED":
+            return ExitInfo(batch=said)
+        case "TIMEOUT":
+            return ExitInfo(stop_reason="timeLimit", batch=said)
+        case _:
+            return ExitInfo(source="scheduler", out_of_memory=True if state == "OUT_OF_MEMORY" else None, batch=said)
+
+
 def _raw(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
+    from ..protocol.batch import BatchState
     from ..protocol.diagnosis import Table, classified
     from ..protocol.exits import signal_name
     from ..protocol.refining import of_exit
@@ -95,6 +124,10 @@ def _raw(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
     elif 1 <= (exit_.code or 0) - 128 <= 64:
         number = (exit_.code or 0) - 128
         more = f"jobscribe explain-exit -{number}   (what a shell says as {exit_.code}: {signal_name(number)})"
+    elif 1 <= (exit_.code or 0) <= 64:
+        more = f"jobscribe explain-exit -{exit_.code}   (signal {exit_.code}, {signal_name(exit_.code or 0)}, if that is meant)"
+    if isinstance(exit_.batch, BatchState):
+        what = f"Slurm's {exit_.batch.state}"
     row = classified(exit_, Table(rows=rows))
     _tell(f"{what}: {row.phrase} ({row.code})", row=row, found=found, exit_=exit_, more=more)
 
@@ -122,12 +155,18 @@ def _lines(
     row: "Row | None", cause: "Cause | None", found: "Found | None", exit_: "ExitInfo | None", more: str,
 ) -> "list[tuple[str, str]]":
     from ..protocol.causes import WHOSE as WHOSE_CAUSE
-    from ..protocol.diagnosis import AGAIN, WHOSE
+    from ..protocol.diagnosis import AGAIN, WHOSE, reason_of
+    from ..protocol.refining import is_guess
 
     lines: list[tuple[str, str]] = []
     if row is not None:
         again = "a hint: it decides nothing" if row.when.log else AGAIN[row.behavior]
-        lines += [("reason", row.reason), ("type", f"{row.type}: {WHOSE[row.type]}"), ("again", again), ("when", conditions(row))]
+        guess = "if that is so: " if found is not None and is_guess(found.cause, found.confidence) else ""
+        whose, helps = (guess if word != "unknown" else "" for word in (row.type, row.behavior))
+        lines += [
+            ("reason", reason_of(row, exit_)), ("type", f"{whose}{row.type}: {WHOSE[row.type]}"), ("again", f"{helps}{again}"),
+            ("when", conditions(row)),
+        ]
     if cause is not None and cause.word != "completed":
         sure = f" ({found.confidence}, by this alone)" if found is not None else ""
         lines += [("cause", f"{cause.word}{sure}: {cause.sentence}")] if row is not None else [("whose", WHOSE_CAUSE[cause.whose])]
@@ -148,7 +187,7 @@ def conditions(row: "Row") -> str:
     when = row.when
     parts = [
         ("stopped: ", when.stop), ("source ", when.source), ("fault ", when.fault), ("", ("memory ran out",) if when.memory else ()),
-        ("Slurm says ", when.slurm),
+        ("Slurm says ", when.slurm), ("the facts show ", when.cause), ("the facts show perhaps ", when.perhaps),
         ("signal ", [signal_name(n) for n in when.signals] if len(when.signals) < 60 else ["any"]), ("exit code ", when.codes),
         ("", ("a line of output",) if when.log else ()),
     ]

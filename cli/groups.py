@@ -86,6 +86,8 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "compact": ("db_upkeep", "compact", "Make the log shorter: fold what is long over."),
         "backup": ("db_upkeep", "backup", "Copy the store, while the supervisor runs."),
         "restore": ("db_upkeep", "restore", "Put a backup in the place of the store."),
+        "init": ("db_root", "init", "Begin an empty log where the log is lost."),
+        "adopt": ("db_root", "adopt", "Make a copied root a root of its own."),
         "story": ("db", "story", "Tell a job's story from the log; needs no supervisor."),
         "export": ("db", "export", "Write all events as JSON lines."),
     },

@@ -9,7 +9,10 @@ from .names import whole
 from .session import command, session
 
 _WIDTH = 9
+#: Causes that say who did it, or do not: of these "unknown" means that.
 _BY_SOMEBODY = ("killed", "terminated")
+#: Causes that add nothing to a bare exit: what the exit table says of it is all that is known.
+_BARE = ("exit", "signal", "launcher")
 
 
 @command()
@@ -28,9 +31,12 @@ def why(name: str) -> None:
 
 def told(jid: str, answer: dict[str, Any]) -> Iterator[str]:
     """The answer in lines."""
-    yield f"job {jid} {_which(answer)}{answer.get('state')}{_cause(answer)}: {answer.get('sentence')}"
+    sentence = str(answer.get("sentence"))
+    cause = _cause(answer, sure=not sentence.endswith(f"({answer.get('confidence')})"))
+    yield f"job {jid} {_which(answer)}{answer.get('state')}{cause}: {sentence}"
     failed = answer.get("state") == "error" or answer.get("cause") in ("debug_hold", "retry_wait")
-    means = _diagnosis(answer.get("diagnosis"), sure=not _guessed(answer)) if failed else []
+    known = answer.get("state") == "error" and answer.get("cause") not in _BARE
+    means = _diagnosis(answer.get("diagnosis"), sure=not _guessed(answer), known=known) if failed else []
     for label, values in (*means, *_sections(answer)):
         for i, value in enumerate(values):
             yield f"  {label if i == 0 else '':<{_WIDTH}}{value}"
@@ -41,29 +47,35 @@ def _which(answer: dict[str, Any]) -> str:
     return f"attempt {answer['attempt']} " if (answer.get("attempt") or 0) > 1 else ""
 
 
-def _cause(answer: dict[str, Any]) -> str:
-    """In brackets, with how sure it is where that is not as sure as can be."""
-    cause, sure = answer.get("cause"), answer.get("confidence")
+def _cause(answer: dict[str, Any], *, sure: bool) -> str:
+    """In brackets, with how sure it is where that is not as sure as can be, and the sentence does not say it."""
+    cause, confidence = answer.get("cause"), answer.get("confidence")
     if not cause or cause == answer.get("state"):
         return ""
     # of what somebody did, what is unknown is who
     more = {"certain": "", None: "", "unknown": ", by whom is not known" if cause in _BY_SOMEBODY else ""}
-    return f" ({cause}{more.get(sure, f', {sure}')})"
+    return f" ({cause}{more.get(confidence, f', {confidence}' if sure else '')})"
 
 
 def _guessed(answer: dict[str, Any]) -> bool:
     """Does the exit table go by more than is known, so that whose it is, and whether trying again helps, may be otherwise?"""
-    sure = answer.get("confidence")
-    return sure == "possible" or (sure == "unknown" and answer.get("cause") in _BY_SOMEBODY)
+    from ..protocol.refining import is_guess
+
+    return is_guess(str(answer.get("cause")), answer.get("confidence"))
 
 
-def _diagnosis(found: dict[str, Any] | None, *, sure: bool = True) -> list[tuple[str, list[str]]]:
-    """What the exit table says, in lines; a hint apart, as it may be wrong. Its excerpt is among the last lines anyway."""
+def _diagnosis(found: dict[str, Any] | None, *, sure: bool = True, known: bool = False) -> list[tuple[str, list[str]]]:
+    """What the exit table says, in lines; a hint apart, as it may be wrong. Its excerpt is among the last lines anyway.
+
+    known: the cause says more than a row of the table that knows nothing of this exit.
+    """
     if not found:
         return []
     who = f" (task {found['task']})" if found.get("task") else ""
     lines = [("means", [f"{found['phrase']} ({found['code']}){who}: {found['reason']}"])]
-    if (found["type"], found["behavior"]) != ("unknown", "unknown"):
+    if (found["type"], found["behavior"]) == ("unknown", "unknown"):
+        lines = [] if known else lines
+    else:
         lines[0][1].append(f"{'' if sure else 'if that is so: '}{found['whose']}; {found['again']}")
     if found.get("hint"):
         lines.append(("hint", [f"perhaps {found['hint']}, by this line of its output:", f"  {found['matched']}"]))

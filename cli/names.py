@@ -44,10 +44,18 @@ def group_named(session: Session, name: str) -> tuple[str, str]:
 
 
 def _last(session: Session) -> str:
+    from .quantities import moment
+    from .refused import since
+
     rows = session.client().jobs(limit=LAST_AMONG).jobs
-    if not rows:
-        raise Refusal("notFound", "there is no job yet", {"advice": "those of others: 'jobscribe job list --all-users'"})
-    return str(max(rows, key=lambda r: (r["queuedAt"], r["serial"]))["jid"])
+    newest = max(rows, key=lambda r: (r["queuedAt"], r["serial"]), default=None)
+    refused = since(session, newest["queuedAt"] if newest is not None else 0.0)
+    told = "" if refused is None else f"your last submission ({moment(refused[0])}) was refused, so there is no job of it: {refused[1]}"
+    if newest is None:
+        raise Refusal("notFound", told or "there is no job yet", {"advice": "those of others: 'jobscribe job list --all-users'"})
+    if told:
+        session.screen.say(f"{told}\n'last' is the job before it: {newest['jid']}")
+    return str(newest["jid"])
 
 
 def _beginning(session: Session, name: str) -> str:

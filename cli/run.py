@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from .pump import Pump, sink_for
+from .refused import noting
 from .runs import run_options, spec_options
 from .session import Session, command, session
 
@@ -38,7 +39,8 @@ def run(words: tuple[str, ...], **options: Any) -> None:
     fields = spec_options(**options)
     with _signals():
         try:
-            job = s.client().run(words, **fields)
+            with noting(s):
+                job = s.client().run(words, **fields)
         except KeyboardInterrupt:
             s.screen.say(f"not answered yet; 'jobscribe job list --active{s.here()}' shows whether the run was submitted")
             raise

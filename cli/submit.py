@@ -8,6 +8,7 @@ import click
 
 from ..client.errors import ClientError
 from ..protocol.errors import Refusal
+from .refused import noting
 from .runs import run_options, spec_options
 from .session import Session, command, session
 
@@ -50,16 +51,20 @@ def submit(
         raise click.UsageError("--group goes with --array")
     fields = spec_options(**options)
     s = session()
-    if path is not None:
+    if path is not None and dry:
         _described(s, path, fields, quiet, dry)
-    elif indices is not None:
-        from .arrays import submit_array
+        return
+    with noting(s):
+        if path is not None:
+            _described(s, path, fields, quiet, dry)
+        elif indices is not None:
+            from .arrays import submit_array
 
-        submit_array(s, words, indices, group, fields, quiet)
-    elif source is None:
-        _one(s, words, fields, quiet)
-    else:
-        _many(s, source, fields, quiet)
+            submit_array(s, words, indices, group, fields, quiet)
+        elif source is None:
+            _one(s, words, fields, quiet)
+        else:
+            _many(s, source, fields, quiet)
 
 
 def _described(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:

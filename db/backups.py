@@ -96,6 +96,19 @@ def restore(root: Path, source: Path, *, replace: bool = False, now: float | Non
         return _restore(root, path, source, lock, time.time() if now is None else now, progress)
 
 
+def begin(root: Path, *, now: float | None = None) -> None:
+    """Put an empty log where none is: what was given away before is not known, and serials rest on the clock. Raises Refusal: rootBusy."""
+    path = store_path(root)
+    make_folder(str(path.parent))
+    with replacing.alone(root, path, "begin it anew") as lock:
+        if lock.new:
+            lock.reset(*NOTHING)
+        new = path.with_name(path.name + ".begun")
+        with replacing.begun(new) as target:
+            end = set_back(target, NOTHING, used(path, lock.mark), "restored", time.time() if now is None else now)
+        replacing.replace(root, path, new, lock, end)
+
+
 def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, progress: Progress) -> Restored:
     taken = path.with_name("being-restored")
     try:
@@ -108,7 +121,7 @@ def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, pr
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
             with replacing.begun(new) as target:
-                copied = copy(old, target, None, progress)
+                copied = copy(old, target, progress)
                 if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
                     raise Refusal("storeDamaged", f"the log in {source} is not the one that its witness saw")
                 end = set_back(target, copied.head, lost, "restored", now)

@@ -249,10 +249,13 @@ class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
 
 
 class SupervisorStarted(_Event, frozen=True, kw_only=True, tag="SupervisorStarted"):
+    """root_id: the identity of the root that the log belongs to (see supervisor.root_identity); None from versions that had none."""
+
     session: int
     pid: int
     boot_id: str
     version: str
+    root_id: str | None = None
 
 
 class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStopped"):
@@ -261,9 +264,10 @@ class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStoppe
 
 
 class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
-    """A checkpoint: stands for the events of the system up to its own version. session: the last one that started."""
+    """A checkpoint: stands for the events of the system up to its own version. session, root_id: of the last one that started."""
 
     session: int
+    root_id: str | None = None
     serial_floor: int
     events: int
     since: float
@@ -284,9 +288,9 @@ class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
 
 
 class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
-    """The log goes on from an earlier point: a backup was restored, or a damaged end was cut off. reason: `restored` or `repaired`.
+    """The log goes on without events that it had: a backup was restored, or damaged events were left out. reason: `restored` or `repaired`.
 
-    position: up to which it was kept; `lost_up_to`: the highest that had been given away before. No run may get a serial below
+    position: up to which nothing was lost; `lost_up_to`: the highest that had been given away before. No run may get a serial below
     `serial_floor`: one like it may have been used in what is lost. witnessed, checksum: as the witness had it (see LogCompacted).
     """
 

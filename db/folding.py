@@ -30,6 +30,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """Whose log it is. root_id: None for a log that no version with identities has used. restored: put in place as a backup since."""
+
+    root_id: str | None = None
+    restored: bool = False
+
+
 class Folded(msgspec.Struct, frozen=True):
     """`row` stands for the first `count` events of its stream, whose last one it takes the place of."""
 
@@ -65,7 +72,7 @@ def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Folded | 
     elif stream == SYSTEM and any(isinstance(s.event, SupervisorStarted | SupervisorStopped) for s in old):
         event = SystemFolded(
             at=old[-1].event.at, session=last_session(old), serial_floor=serial_floor(old), events=_count(old), since=_since(old),
-            folded_at=rules.at,
+            folded_at=rules.at, root_id=identity(old).root_id,
         )
     else:
         return None
@@ -91,6 +98,18 @@ def last_session(events: Sequence[Stored]) -> int:
 def serial_floor(events: Sequence[Stored]) -> int:
     """Of the events of the system: below this, serials may have been used in what the log has lost."""
     return max((s.event.serial_floor for s in events if isinstance(s.event, LogSetBack | SystemFolded)), default=0)
+
+
+def identity(events: Sequence[Stored]) -> Identity:
+    """Of the events of the system."""
+    out = Identity()
+    for stored in events:
+        match stored.event:
+            case SupervisorStarted(root_id=root_id) | SystemFolded(root_id=root_id) if root_id is not None:
+                out = Identity(root_id)
+            case LogSetBack(reason="restored"):
+                out = Identity(out.root_id, restored=True)
+    return out
 
 
 def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Folded | None:

@@ -163,11 +163,11 @@ def extent(connection: sqlite3.Connection) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def whole_rows(connection: sqlite3.Connection, up_to: int | None = None) -> Iterator[Row]:
+def whole_rows(connection: sqlite3.Connection) -> Iterator[Row]:
     """The log from its beginning as long as it is whole; raises Broken where it is not."""
     position = 0
     try:
-        for row in follow(rows_after(connection, 0, up_to), START, 0):
+        for row in follow(rows_after(connection, 0), START, 0):
             position = row.position
             yield row
     except UNREADABLE as e:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from ..protocol.errors import Refusal
 from ..runtime.filesystems import foreign_owner, user_name
-from .chain import START, Broken, follow, stored
-from .events import LogCompacted, LogSetBack, decode, known
+from .chain import START, Broken, Row, follow, stored
+from .events import SYSTEM, LogCompacted, LogSetBack, decode, known
 from .faults import UNREADABLE, not_opened
 from .layouts import Say, bring_up, quiet
 from .schema import ROW_COLUMNS, create, known_layout, last_before, open_for_reading, open_for_writing, rows_after
-from .witness import NAME, NOTHING, Mark, Witness
+from .store import Stored
+from .witness import NAME, NOTHING, Mark, Witness, look
 
 #: Rows before the witness that are verified at every start.
 TAIL = 500
@@ -123,6 +124,28 @@ def _look(path: Path, mark: Mark) -> None:
         if isinstance(e, Refusal):
             raise
         raise not_opened(e, str(path), lambda: repair(path)) from None
+
+
+def system_events(path: Path) -> list[Stored] | None:
+    """The events of the system, read without changing a file. None where they cannot be read: opening the store says why."""
+    if not _there(path) or _to_be_rolled_back(path):
+        return None
+    index = Path(f"{path}-shm")
+    fresh = not index.exists()
+    try:
+        with contextlib.closing(open_for_reading(path, alone=True)) as connection:
+            rows = connection.execute(f"SELECT {ROW_COLUMNS} FROM events WHERE stream = ? ORDER BY version", (SYSTEM,)).fetchall()
+            return [stored(Row(r[0], r[1].decode(), r[2], r[3].decode(), r[4], r[5], r[6].decode(), r[7])) for r in rows]
+    except (Refusal, AttributeError, UnicodeDecodeError, TypeError, *UNREADABLE, OSError):
+        return None
+    finally:
+        if fresh:
+            index.unlink(missing_ok=True)
+
+
+def missing(path: Path) -> bool:
+    """Is there no log at `path`, and nothing that says that there was one? Raises OSError."""
+    return not _there(path) and look(path.parent) in (None, NOTHING)
 
 
 def _last_receipt(connection: sqlite3.Connection) -> int:

@@ -1,7 +1,7 @@
 """Making everything anew that can be derived from the log, which itself stays as it is. Only on a store that is not in use."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,7 +41,7 @@ def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
             mark = trusted(old, lock.mark, path)
             new = path.with_name(path.name + ".rebuilt")
             with replacing.begun(new) as target:
-                copied = copy(old, target, None, progress)
+                copied = copy(old, target, progress)
                 _as_witnessed(target, copied.head, mark, path)
                 deriving.receipts(old, target)
                 deriving.names(target, progress)
@@ -62,15 +62,23 @@ def trusted(connection: sqlite3.Connection, mark: Mark | None, path: Path) -> Ma
     return standing(connection, mark)
 
 
-def copy(old: sqlite3.Connection, target: sqlite3.Connection, up_to: int | None, progress: Progress) -> Copied:
-    """The log, verified row by row, up to a position. Damage behind it does not matter."""
+def copy(old: sqlite3.Connection, target: sqlite3.Connection, progress: Progress) -> Copied:
+    """The log, verified row by row."""
     of, _ = extent(old)
+    try:
+        return store_rows(whole_rows(old), target, of, progress)
+    except Broken as e:
+        raise Refusal("storeDamaged", f"the log is damaged at {e}; 'jobscribe db repair' keeps what is whole") from None
+
+
+def store_rows(source: Iterable[Row], target: sqlite3.Connection, of: int, progress: Progress) -> Copied:
+    """Write these rows, about `of`, and the kinds of their events."""
     kinds: set[tuple[str, int]] = set()
     head, count = NOTHING, 0
 
     def rows() -> Iterator[Row]:
         nonlocal head, count
-        for row in whole_rows(old, up_to):
+        for row in source:
             stored(row)
             kinds.add((row.type, row.schema))
             head, count = Mark(row.position, row.checksum), count + 1
@@ -78,10 +86,7 @@ def copy(old: sqlite3.Connection, target: sqlite3.Connection, up_to: int | None,
                 progress("events", count, of)
             yield row
 
-    try:
-        deriving.write_rows(target, rows())
-    except Broken as e:
-        raise Refusal("storeDamaged", f"the log is damaged at {e}; 'jobscribe db repair' keeps what comes before it") from None
+    deriving.write_rows(target, rows())
     insert(target, INSERT_KINDS, sorted(kinds))
     return Copied(head, count)
 

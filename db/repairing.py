@@ -1,35 +1,38 @@
 """What an operator does about a damaged store: look what is whole, say what is lost, then keep the whole part and go on from it.
 
-`examine` only looks. `repair` keeps all old files aside, cuts the log behind its whole part, makes everything anew that is
+`examine` only looks. `repair` keeps all old files aside, keeps of each stream what `salvaging` says, makes everything anew that is
 derived from it, and says in the log that it was set back.
 """
 
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from ..protocol.errors import Refusal
 from . import deriving, replacing, witness
-from .chain import Broken
+from .chain import Row
 from .faults import UNREADABLE
-from .inspection import EVERY, Progress, check_file, open_file, silent, store_path, whole_rows
+from .inspection import Progress, check_file, open_file, silent, store_path
 from .opening import verify_kinds
-from .rebuilding import Copied, copy, rebuild
+from .rebuilding import Copied, rebuild, store_rows
 from .records import FOLDER as RECORDS
+from .salvaging import Loss, Survey, kept, survey
 from .schema import known_layout, open_for_reading
 from .setting_back import set_back, used
-from .witness import NOTHING
+from .witness import NOTHING, Mark
 
-#: Jobs that are named; more are counted.
+#: Jobs and streams that are named; more are counted.
 NAMED = 20
 
 
 class Damage(msgspec.Struct, kw_only=True, rename="camel"):
-    """What `examine` found. cut: the log itself has to be cut (or trusted without its witness); otherwise only what is derived is wrong.
+    """What `examine` found. cut: events are lost (or the log is trusted without its witness); otherwise only what is derived is wrong.
 
-    kept_events, kept_up_to: the whole part; jobs_lost: those known to have changed behind it (named: some of them). reasons: sentences.
+    kept_events: so many are kept; kept_up_to: position up to which nothing is lost; lost_up_to: the last that was given away.
+    jobs_lost: jobs that lose events (named: some of them). losses: what some of the streams lose. reasons: sentences.
     """
 
     path: str
@@ -40,6 +43,7 @@ class Damage(msgspec.Struct, kw_only=True, rename="camel"):
     lost_up_to: int
     jobs_lost: int = 0
     named: list[str] = []
+    losses: list[Loss] = []
 
     @property
     def nothing(self) -> bool:
@@ -67,11 +71,15 @@ def examine(root: Path, progress: Progress = silent) -> Damage:
         reasons.append(f"and {report.more_problems} more")
     cut = any(p.where in ("log", "witness") for p in report.problems) or _unreadable(path)
     lost = used(path, mark)
-    jobs, named = _jobs_behind(path, report.whole_up_to) if cut else (0, [])
-    return Damage(
+    damage = Damage(
         path=str(path), reasons=reasons, cut=cut, kept_events=report.events, kept_up_to=report.whole_up_to,
-        lost_up_to=max(lost.position, report.whole_up_to), jobs_lost=jobs, named=named,
+        lost_up_to=max(lost.position, report.whole_up_to),
     )
+    if cut:
+        found = _survey(path, mark)
+        jobs = [x.stream.removeprefix("job/") for x in found.losses if x.stream.startswith("job/")]
+        damage.kept_events, damage.jobs_lost, damage.named, damage.losses = found.events, len(jobs), jobs[:NAMED], found.losses[:NAMED]
+    return damage
 
 
 def repair(root: Path, *, now: float | None = None, progress: Progress = silent) -> Repaired:
@@ -85,12 +93,13 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
         aside = replacing.keep_aside(path, "before-repair", copy=True)
         if path.exists():
             replacing.empty_wal(path, damaged=True)
-        lost, up_to, old = used(path, lock.mark), _whole(path, progress), _opened(path)
+        lost, old = used(path, lock.mark), _opened(path)
         new = path.with_name(path.name + ".repaired")
         try:
             with replacing.begun(new) as target:
-                copied = Copied(NOTHING, 0) if old is None else copy(old, target, up_to, progress)
-                end = set_back(target, copied.head, lost, "repaired", time.time() if now is None else now)
+                copied = Copied(NOTHING, 0) if old is None else store_rows(_kept(old, lock.mark), target, damage.kept_events, progress)
+                at = time.time() if now is None else now
+                end = set_back(target, copied.head, lost, "repaired", at, whole=damage.kept_up_to)
                 deriving.receipts(old, target)
                 deriving.names(target, progress)
                 jobs = deriving.index(target, progress)
@@ -100,6 +109,20 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
         replacing.replace(root, path, new, lock, end)
         deriving.records(root, end.position, progress)
     return Repaired(events=copied.events, jobs=jobs, kept_aside=str(aside))
+
+
+def _kept(old: sqlite3.Connection, mark: Mark | None) -> Iterator[Row]:
+    return kept(old, mark, survey(old, mark))
+
+
+def _survey(path: Path, mark: Mark | None) -> Survey:
+    connection = _opened(path)
+    if connection is None:
+        return Survey(events=0, losses=[], cuts={})
+    try:
+        return survey(connection, mark)
+    finally:
+        connection.close()
 
 
 def _refuse_newer(path: Path) -> None:
@@ -132,36 +155,3 @@ def _unreadable(path: Path) -> bool:
     if connection is not None:
         connection.close()
     return connection is None
-
-
-def _whole(path: Path, progress: Progress) -> int:
-    """Position up to which the log is whole."""
-    connection, last, count = _opened(path), 0, 0
-    if connection is None:
-        return 0
-    try:
-        for row in whole_rows(connection):
-            last, count = row.position, count + 1
-            if count % EVERY == 0:
-                progress("events", count, count)
-    except Broken:
-        pass  # that is what was asked
-    finally:
-        connection.close()
-    return last
-
-
-def _jobs_behind(path: Path, position: int) -> tuple[int, list[str]]:
-    """Jobs that, as far as the index can be read, changed behind this position."""
-    connection = _opened(path)
-    if connection is None:
-        return 0, []
-    try:
-        rows = connection.execute("SELECT jid FROM jobs WHERE position > ? ORDER BY position DESC", (position,)).fetchall()
-    except UNREADABLE:
-        return 0, []
-    finally:
-        connection.close()
-    return len(rows), [str(jid) for (jid,) in rows[:NAMED]]
-
-

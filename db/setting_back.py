@@ -47,12 +47,12 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
     return found if isinstance(found, int) and 0 < found < 2**53 else 0
 
 
-def set_back(target: sqlite3.Connection, head: Mark, lost: Used, reason: str, now: float) -> Mark:
-    """Close the log in `target`, which ends at `head`; returns its new end."""
+def set_back(target: sqlite3.Connection, head: Mark, lost: Used, reason: str, now: float, *, whole: int | None = None) -> Mark:
+    """Close the log in `target`, which ends at `head`; returns its new end. whole: up to where nothing is lost, unless all is."""
     (version,) = target.execute("SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)).fetchone()
     lost_up_to = max(lost.position, head.position)
     event = LogSetBack(
-        at=now, position=head.position, lost_up_to=lost_up_to, serial_floor=lost.serial + 1, reason=reason,
+        at=now, position=head.position if whole is None else whole, lost_up_to=lost_up_to, serial_floor=lost.serial + 1, reason=reason,
         witnessed=lost.mark.position if lost.mark else None, checksum=lost.mark.checksum.hex() if lost.mark else None,
     )
     closing = row(head.checksum, lost_up_to + 1, SYSTEM, version + 1, type_of(event), schema_of(event), now, encode(event))

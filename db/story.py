@@ -97,10 +97,12 @@ def sentence(event: Event) -> str:
         case LogCompacted():
             return f"the log up to position {event.position} was compacted: {event.events_before} events became {event.events_after}"
         case LogSetBack():
-            how = "a backup was restored" if event.reason == "restored" else "a damaged end was cut off"
             behind = event.lost_up_to > event.position
+            if event.reason == "repaired":
+                lost = f"of what came after it, up to {event.lost_up_to}, some is lost" if behind else "nothing is known to be lost"
+                return f"a damaged log was repaired: it was whole up to position {event.position}; {lost}"
             lost = f"what came after it, up to {event.lost_up_to}, is lost" if behind else "nothing is known to be lost"
-            return f"{how}: the log goes on from position {event.position}; {lost}"
+            return f"a backup was restored: the log goes on from position {event.position}; {lost}"
         case SupervisorStarted():
             return f"supervisor session {event.session} started: pid {event.pid}, version {_said(event.version)}"
         case SupervisorStopped():

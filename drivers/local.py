@@ -21,7 +21,7 @@ import msgspec
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..runtime import crashpoints, processes
-from . import evidence_files
+from . import evidence_files, keeper_folder
 from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
 
 #: How an agent calls itself in its arguments. Jobs are children of keepers, too.
@@ -58,7 +58,7 @@ class LocalDriver:
         except OSError as e:
             raise Refusal("agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}") from None
         there = await _keeper_of(folder)
-        if there is not None and processes.alive(there["pid"], there["startTicks"]):
+        if there is not None and processes.alive(there["pid"], there["startTicks"]) and keeper_folder.keeps(folder, there["startTicks"]):
             # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
             return {**there, "folder": str(folder)}
         config = {
@@ -79,7 +79,9 @@ class LocalDriver:
         if pid is None or ticks is None:
             return Found(state="unknown", detail="its handle does not say which process it is")
         if processes.alive(pid, ticks):
-            return Found(state="alive", detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}")
+            if self._keeps(handle):
+                return Found(state="alive", detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}")
+            return Found(state="gone", detail=f"the process {pid} keeps another folder, of another root")
         return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
@@ -106,6 +108,14 @@ class LocalDriver:
 
     async def close(self) -> None:
         await self._template.close()
+
+    def _keeps(self, handle: Handle) -> bool:
+        """Does this live keeper keep a folder of this root? The root may have been copied, or moved, since the handle was made."""
+        said = Path(str(handle.get("folder", "")))
+        folder = self._root / "agent" / said.name
+        if not said.name or said == folder:
+            return not said.name or keeper_folder.keeps(folder, handle["startTicks"])
+        return keeper_folder.locked(folder)
 
     def _folder(self, key: AgentKey) -> Path:
         return self._root / "agent" / str(key)

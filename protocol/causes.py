@@ -1,7 +1,7 @@
 """The closed table of causes: why a run waits, runs or ended, one word for each, what it means, whose it is and what to do.
 
-The words are what `job why` gives as `cause`. They explain and decide nothing: whether a run is tried again follows from its diagnosis
-(`diagnosis`), which nothing here changes. Which word an exit has is found in `refining`.
+The words are what `job why` gives as `cause`. `refining` finds the word of an exit. `diagnosis` finds the class, the blame and the advice
+of that word, so that the two never contradict each other.
 """
 
 import signal
@@ -50,10 +50,10 @@ _ENDED = (
           ("a time limit", "its own exit")),
     Cause("timeLimit", "user", "It ran as long as its time limit allows, and was ended.",
           ("submit it again with a longer --time-limit", "Have the program save its state, so that the next run can go on from there."),
-          ("canceled by anyone", "its own exit")),
+          ("asked for by anyone", "its own exit")),
     Cause("queueLimit", "resource", "It waited longer than its queue limit and never started.",
           ("Submit it again with a longer queue limit, or without one.", "Ask for less, so that there is room for it earlier."),
-          ("canceled by anyone", "a fault of the job: it never started")),
+          ("asked for by anyone", "a fault of the job: it never started")),
     Cause("dependency", "user", "It is to run after another run: it waits for that, or was canceled as that did not end as it asked for.",
           ("Look at the run that it is to run after: jobscribe job why JOB",)),
     Cause("shutdown", "platform", "It was ended from outside: its machine was shut down, or the keeper of its jobs was told to end.",
@@ -64,7 +64,7 @@ _ENDED = (
           ("Look whether its output is complete; if not, submit it again.", _STORY), ("a failure that the job reported",)),
     Cause("agentStartFailed", "platform", "The agent that was to run it could not be started, so it never ran.",
           ("Mend what the last failure names, then submit it again.", _STORY), ("a fault of the job: it never started",)),
-    Cause("startFailed", "platform", "It could not be started, and never ran.", ("Mend what the sentence names, then submit it again.",)),
+    Cause("startFailed", "unknown", "It could not be started, and never ran.", ("Mend what the sentence names, then submit it again.",)),
     Cause("setupFailed", "user", "A module that it asked for could not be loaded, or its set-up failed, before its command could begin.",
           ("Check the name of the module ('module avail' on the cluster lists them), or the lines of set-up, by what they said.",)),
     Cause("notFound", "user", "The command, or one that a script calls, was not found.",
@@ -95,10 +95,21 @@ _ENDED = (
           ("Read what it wrote last, then run it with a smaller input and a build that checks bounds.",
            "Raise the limit of the stack (ulimit -s), where large arrays lie on it."),
           ("canceled by anyone", "a time limit")),
-    Cause("cpuLimit", "user", "It used more CPU time than its machine allows one process.",
-          ("Make it do less in one process, or ask the operator for a higher limit (ulimit -t).",), ("the time limit of the run",)),
-    Cause("fileSizeLimit", "user", "It wrote a longer file than its machine allows.",
-          ("Write shorter files, or ask the operator for a higher limit (ulimit -f).",), ("a full disk",)),
+    Cause("cpuLimit", "user", "It used more CPU time than a limit of one process (ulimit -t) allows.",
+          ("Look for 'ulimit -t' in the job and raise it there; if there is none, ask the operator for a higher limit.",
+           "Make it do less in one process."),
+          ("the time limit of the run",)),
+    Cause("fileSizeLimit", "user", "It wrote a longer file than a limit of one process (ulimit -f) allows.",
+          ("Look for 'ulimit -f' in the job and raise it there; if there is none, ask the operator for a higher limit.",
+           "Write shorter files."),
+          ("a full disk",)),
+    Cause("memoryRefused", "user", "It asked for more memory than it could have, and was refused; nothing was killed for that.",
+          ("Look for 'ulimit -v' in the job and raise it there: with such a limit, more memory for the job does not help.",
+           "Give it more memory if there is no such limit, or make it need less."),
+          ("a process that the kernel killed",)),
+    Cause("commandTimeout", "user", "It exited with 124, as 'timeout' does when the command that it runs takes too long.",
+          ("Look for 'timeout' in the job, and give it more time there.", "Look why that command took so long."),
+          ("the time limit of the run",)),
     Cause("signal", "unknown", "A signal ended it that usually means nothing by itself.",
           ("Look whether the program, or something beside it, sends this signal; Slurm sends SIGUSR1 before a time limit, if asked to.",)),
     Cause("diskFull", "platform", "A disk that it wrote to was full.",
@@ -114,9 +125,14 @@ _ENDED = (
           ("Look for what ssh, srun or mpirun wrote, and try the same connection by hand.",)),
     Cause("exit", "unknown", "It ended by itself, and said so by its exit code; what that code means only its program knows.",
           (_LOGS,), ("canceled by anyone", "a time limit")),
-    Cause("slurmCanceled", "user", "Somebody canceled its job in Slurm, not here.",
+    Cause("slurmCanceled", "unknown", "Somebody canceled its job in Slurm, not here; who it was is not known.",
           ("Ask who canceled it, and why, before you submit it again: 'sacct -j ID' on the cluster may name who.",),
           ("canceled by anyone here", "a time limit", "its own exit")),
+    Cause("slurmCanceledByUser", "user", "Its own user canceled its job in Slurm, not here.",
+          ("Submit it again if that was a mistake.",), ("canceled by anyone here", "a time limit", "its own exit")),
+    Cause("slurmCanceledByOther", "platform", "Somebody else than its user canceled its job in Slurm: an operator of the cluster.",
+          ("Ask the operators of the cluster why, before you submit it again.",),
+          ("canceled by anyone here", "a time limit", "its own exit", "a fault of its program")),
     Cause("nodeFail", "platform", "A node of the cluster failed under it.",
           ("Submit it again; it may come to other nodes.", "Tell the operators of the cluster which node it was, if it happens again.",
            "Look there how long a login takes where its script had not begun: 'time bash -l -c true'."),

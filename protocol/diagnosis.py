@@ -1,8 +1,9 @@
 """What an exit means: one row of the exit table, and the line of output that seems to say why. Shapes and rules, pure.
 
-The first that applies decides: (a) we stopped it; (b) facts of the driver and of the kernel; (c) its signal; (d) its exit code;
-(e) nothing of this is known. A line of output decides nothing: it is a hint for people. So a job cannot print itself another
-class, and a log that looks like a fault of its user never keeps a run from being tried again after a machine was lost.
+The first that applies decides: (a) we stopped it; (b) facts of the driver and of the kernel; (c) the cause that all facts together show
+(`refining`); (d) its signal; (e) its exit code; (f) nothing of this is known. A row can ask for the cause beside any other condition, so
+that a code or a signal never contradicts what is known. A line of output decides nothing: it is a hint for people. So a job cannot print
+itself another class, and a log that looks like a fault of its user never keeps a run from being tried again after a machine was lost.
 
 Codes of rows begin at 1000, exit codes end at 255: the two can never be taken for each other.
 """
@@ -13,7 +14,11 @@ from typing import Literal
 
 import msgspec
 
-from .exits import FAULTS, ExitInfo, Source
+from . import last_words
+from .causes import CAUSES
+from .exits import FAULTS, ExitInfo, Source, number_of_signal, signal_name
+from .ladder import Found
+from .refining import by_facts
 
 #: Whose it is.
 Cause = Literal["user", "platform", "resource", "unknown"]
@@ -62,6 +67,7 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
     """What a row applies to: all that is given here must hold; a list holds where one of it does.
 
     memory: the kernel killed a process of it for want of memory. slurm: what Slurm calls its end, where that was Slurm's doing.
+    cause, perhaps: the word of the table of causes that the facts show; `perhaps` where that is possible and no more, else `cause`.
     log: regular expressions over single lines of output; a row that has any is a hint, and the rest of its conditions say to which exits.
     """
 
@@ -70,6 +76,8 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
     fault: tuple[str, ...] = ()
     memory: bool = False
     slurm: tuple[str, ...] = ()
+    cause: tuple[str, ...] = ()
+    perhaps: tuple[str, ...] = ()
     signals: tuple[int, ...] = ()
     codes: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
@@ -99,22 +107,35 @@ def diagnose(exit_: ExitInfo, table: Table) -> Diagnosis | None:
         return None
     row = classified(exit_, table)
     found = None if exit_.stop_reason is not None else _hint(exit_, table.rows)
+    reason = reason_of(row, exit_)
     if found is None:
-        return Diagnosis(
-            code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=row.reason, solutions=row.solutions,
-        )
+        return Diagnosis(code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=reason, solutions=row.solutions)
     hint, matched, excerpt = found
     return Diagnosis(
-        code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=row.reason,
+        code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=reason,
         solutions=tuple(dict.fromkeys((*hint.solutions, *row.solutions))), hint=hint.phrase, matched=matched, excerpt=excerpt,
     )
+
+
+def agrees(found: Found, diagnosis: Diagnosis) -> bool:
+    """Is the class that of the cause? A diagnosis of an older version may have been made without it."""
+    return diagnosis.type in ("unknown", CAUSES[found.cause].whose) or CAUSES[found.cause].whose in ("unknown", "nobody")
+
+
+def reason_of(row: Row, exit_: ExitInfo | None = None) -> str:
+    """Its sentence; {code} and {signal} become those of this exit, or of the row."""
+    codes = row.when.codes if exit_ is None or exit_.code is None else (exit_.code,)
+    signals = [number_of_signal(code, None) for code in codes] if exit_ is None else [number_of_signal(exit_.code, exit_.signal)]
+    names = [signal_name(number) for number in signals if number is not None]
+    return row.reason.replace("{code}", " or ".join(map(str, codes))).replace("{signal}", " or ".join(names) or "a signal")
 
 
 def classified(exit_: ExitInfo, table: Table) -> Row:
     """The row that decides type and behavior of an exit that is not a success."""
     if exit_.stop_reason is not None:
         return _stopped(exit_.stop_reason, table.rows)
-    known = [row for row in (*table.rows, *BUILT_IN) if _stage(row.when) in _ORDER and _holds(row.when, exit_)]
+    found = by_facts(exit_)
+    known = [row for row in (*table.rows, *BUILT_IN) if _stage(row.when) in _ORDER and _holds(row.when, exit_, found)]
     return min(known, key=lambda row: _ORDER.index(_stage(row.when)))
 
 
@@ -124,7 +145,7 @@ def _stopped(reason: str, rows: Iterable[Row]) -> Row:
     return next(row for word in (reason, ORDINARY_STOP) for row in known if word in row.when.stop)
 
 
-_ORDER = ("fact", "signal", "code", "rest")
+_ORDER = ("fact", "cause", "signal", "code", "rest")
 
 
 def _stage(when: When) -> str:
@@ -135,25 +156,36 @@ def _stage(when: When) -> str:
         return "stop"
     if when.source or when.fault or when.memory or when.slurm:
         return "fact"
-    return "signal" if when.signals else "code" if when.codes else "rest"
+    if when.signals or when.codes:
+        return "signal" if when.signals else "code"
+    return "cause" if when.cause or when.perhaps else "rest"
 
 
-def _holds(when: When, exit_: ExitInfo) -> bool:
+def _holds(when: When, exit_: ExitInfo, found: Found | None = None) -> bool:
+    """found: its cause, by the facts; of a hint nobody asks for that."""
     return (
         (not when.source or exit_.source in when.source)
         and (not when.fault or exit_.fault in when.fault)
         and (not when.memory or exit_.out_of_memory is True)
         and (not when.slurm or exit_.ended_by_scheduler in when.slurm)
+        and (not (when.cause or when.perhaps) or (found is not None and found.cause in (when.perhaps if _possible(found) else when.cause)))
         and (not when.signals or exit_.signal in when.signals)
         and (not when.codes or exit_.code in when.codes)
     )
+
+
+def _possible(found: Found) -> bool:
+    return found.confidence == "possible"
 
 
 # ---- lines of output
 
 
 def _hint(exit_: ExitInfo, rows: Iterable[Row]) -> tuple[Row, str, str] | None:
-    """(row, matched line, excerpt) of the newest line that a rule matches. A job's last word is newer than its output."""
+    """(row, matched line, excerpt) of the newest line that a rule matches and that may be why the program ended.
+
+    A job's last word is newer than its output.
+    """
     rules = [row for row in rows if row.when.log and _holds(row.when, exit_)]
     if not rules:
         return None
@@ -162,7 +194,7 @@ def _hint(exit_: ExitInfo, rows: Iterable[Row]) -> tuple[Row, str, str] | None:
         for at in range(len(lines) - 1, -1, -1):
             line = lines[at][:LINE_CHARS].strip()
             row = next((row for row in rules if line and _matches(row, line)), None)
-            if row is not None:
+            if row is not None and last_words.stands(lines, at):
                 return row, line, excerpt(lines, at)
     return None
 
@@ -218,6 +250,9 @@ _NODES = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
 #: Signals by who raises them: somebody outside; the kernel, for what the program did; or the program, for reasons of its own.
 _OUTSIDE, _PROGRAM, _OWN = (1, 2, 3, 9, 15), (4, 5, 7, 8, 13, 24, 25, 31), (6, 11)
 
+#: Causes that a code of 128+n can have.
+_SENT, _OF_CHILD = ("killed", "terminated", "hangup", "interrupted"), ("crash", "brokenPipe", "cpuLimit", "fileSizeLimit")
+
 
 def _codes(signals: Iterable[int]) -> tuple[int, ...]:
     return tuple(128 + n for n in signals)
@@ -231,6 +266,11 @@ BUILT_IN = (
     _row(1005, "unknown to the log", "platform", "transient", "The log, which was set back, did not know it.", stop=("lost",)),
     _row(1006, "attempt decided", "user", "permanent", "It was stopped because its attempt was decided.", stop=("decided",)),
     _row(2001, "out of memory", "user", "permanent", "Memory ran out, and the kernel killed a process of it.", memory=True),
+    _row(2002, "killed for memory", "user", "permanent", "The kernel killed it for want of memory.", cause=("outOfMemory",)),
+    _row(2003, "perhaps a limit", "unknown", "unknown", "It was near a limit.", perhaps=("outOfMemory", "cpuLimit")),
+    _row(2028, "quota used up", "user", "conflict", "Its user's disk quota was used up.", source=("start",), cause=("quota",)),
+    _row(2029, "no such program", "user", "permanent", "It cannot run there.", source=("start",), cause=("wrongArchitecture", "notFound")),
+    _row(3024, "limit of one process", "user", "permanent", "It met a limit of one process.", cause=("cpuLimit", "fileSizeLimit")),
     _row(2010, "port taken", "platform", "transient", "One of its ports was taken.", source=("start",), fault=("portTaken",)),
     _row(2011, "machine short", "platform", "conflict", "Its machine had not enough to start it.", source=("start",), fault=_SHORT),
     _row(2023, "refused there", "platform", "transient", "Its container could not be had there.", source=("start",), fault=_ELSEWHERE),
@@ -238,7 +278,9 @@ BUILT_IN = (
     _row(2021, "image not here yet", "platform", "conflict", "Its image could not be had in time.", source=("start",), fault=_LATER),
     _row(2025, "refused by the cluster", "user", "permanent", "Its cluster cannot give it.", source=("start",), fault=_NOT_THERE),
     _row(2027, "cluster not to be asked", "platform", "conflict", "Slurm was away.", source=("start",), fault=("schedulerUnreachable",)),
-    _row(2040, "canceled in Slurm", "user", "permanent", "Somebody canceled it there.", slurm=("CANCELLED",)),
+    _row(2045, "canceled there by its user", "user", "permanent", "Its user did.", slurm=("CANCELLED",), cause=("slurmCanceledByUser",)),
+    _row(2044, "canceled by others", "platform", "permanent", "Not its user.", slurm=("CANCELLED",), cause=("slurmCanceledByOther",)),
+    _row(2040, "canceled in Slurm", "unknown", "permanent", "Somebody canceled it there.", slurm=("CANCELLED",)),
     _row(2041, "node failed", "platform", "transient", "A node that it ran on failed.", slurm=_NODES),
     _row(2042, "preempted", "platform", "transient", "Its nodes were taken away for another job.", slurm=_TAKEN),
     _row(2043, "too late for its deadline", "user", "permanent", "Slurm removed it at its deadline.", slurm=("DEADLINE",)),
@@ -255,8 +297,9 @@ BUILT_IN = (
     _row(4200, "try again", "user", "transient", "It asked to be tried again.", codes=(200,)),
     _row(4201, "try again later", "user", "conflict", "It asked to be tried again later.", codes=(201,)),
     _row(4210, "do not try again", "user", "permanent", "It asked not to be tried again.", codes=(210,)),
-    _row(4300, "child killed from outside", "platform", "transient", "A child was ended from outside.", codes=_codes(_OUTSIDE)),
-    _row(4301, "error in a child's program", "user", "permanent", "The kernel ended a child of it.", codes=_codes(_PROGRAM)),
-    _row(4302, "child crashed", "user", "unknown", "A child of it crashed.", codes=_codes(_OWN)),
+    _row(4124, "stopped by timeout", "user", "unknown", "It said 124, as timeout does.", codes=(124,), cause=("commandTimeout",)),
+    _row(4300, "child killed from outside", "platform", "transient", "A child was ended.", codes=_codes(_OUTSIDE), cause=_SENT),
+    _row(4301, "error in a child's program", "user", "permanent", "The kernel ended a child.", codes=_codes(_PROGRAM), cause=_OF_CHILD),
+    _row(4302, "child crashed", "user", "unknown", "A child of it crashed.", codes=_codes(_OWN), cause=("crash",)),
     _row(9000, "failed", "unknown", "unknown", "It ended by itself and said so by its exit code."),
 )

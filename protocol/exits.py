@@ -59,7 +59,9 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     such a count the most that was seen, which may be less than there was. memory_limit_bytes: the nearest limit that holds for it.
     memory_kills: how many processes the kernel killed in it for want of memory while it ran. kernel: lines of the kernel's log that
     name one of its processes or its cgroup. kernel_unread: why that log, which was to be read, was not. via_shell: a code of 128+n was
-    made by a shell whose command was ended by a signal. exited_first: it had exited by itself before its batch scheduler ended its job.
+    made by a shell whose command was ended by a signal. ulimits: limits of one process that hold in it, as "ulimit -t 1", by its command's
+    text or as seen on its processes. calls_timeout: the text of its command runs timeout(1). canceled_by_user: its own unix user, and
+    nobody else, canceled it in Slurm. exited_first: it had exited by itself before its batch scheduler ended its job.
     """
 
     memory_peak_bytes: int | None = None
@@ -68,7 +70,10 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kernel: tuple[str, ...] = ()
     kernel_unread: str | None = None
     via_shell: bool | None = None
-    exited_first: bool | None = None
+    exited_first: bool | msgspec.UnsetType = msgspec.UNSET
+    ulimits: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    calls_timeout: bool | msgspec.UnsetType = msgspec.UNSET
+    canceled_by_user: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -119,7 +124,7 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The word of its batch scheduler, where that (or somebody there, and not we) ended it, whatever its program made of it."""
         if self.stop_reason is not None or self.code == 0 or self.source in ("start", "lost"):
             return None
-        if isinstance(self.facts, ExitFacts) and self.facts.exited_first:
+        if isinstance(self.facts, ExitFacts) and self.facts.exited_first is True:
             return None
         said = self.batch.state if isinstance(self.batch, BatchState) else ""
         return said if said in BY_SCHEDULER else None

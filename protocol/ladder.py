@@ -8,11 +8,16 @@ import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from .causes import BY_SLURM, BY_STOP, Confidence
 from .exits import OUT_OF_MEMORY, ExitFacts, ExitInfo, signal_name
 
 #: From this share of its limit on, a peak may mean that memory ran out: what is counted is not all that the kernel counts.
 NEAR = 0.95
+#: The same of a limit of CPU time, and seconds less: for the limit the kernel counts ticks, which are more than was measured on a machine
+#: whose processors are shared.
+NEAR_CPU, NEAR_CPU_SECS = 0.85, 0.3
 #: Of the kernel's lines, these say that it killed for want of memory; others tell of crashes.
 _OOM_LINE = re.compile(r"(?i)\bout of memory\b|\boom[-_ ]kill|\bkilled process \d")
 _SENDERS = {
@@ -54,7 +59,11 @@ def intent(exit_: ExitInfo) -> Found | None:
 def slurm(exit_: ExitInfo) -> Found | None:
     """Slurm did, by its own account."""
     said = exit_.ended_by_scheduler
-    return None if said is None else Found(BY_SLURM[said], "certain", (f"Slurm calls its end {said}",))
+    if said is None:
+        return None
+    mine = facts_of(exit_).canceled_by_user if said == "CANCELLED" else msgspec.UNSET
+    word = BY_SLURM[said] if mine is msgspec.UNSET else "slurmCanceledByUser" if mine else "slurmCanceledByOther"
+    return Found(word, "certain", (f"Slurm calls its end {said}",))
 
 
 def kernel_count(exit_: ExitInfo) -> Found | None:
@@ -91,6 +100,37 @@ def kernel_line(exit_: ExitInfo) -> Found | None:
     return None if line is None else Found("outOfMemory", "likely", (line,))
 
 
+def cpu_limit(exit_: ExitInfo) -> Found | None:
+    """A hard limit of CPU time holds in it, and it had used that up: then the kernel sends SIGKILL.
+
+    Where nobody measured its CPU time, it ran at least that long.
+    """
+    if killed_by(exit_) != signal.SIGKILL:
+        return None
+    limits = ulimits(exit_, "-t")
+    secs = min((int(text.rpartition(" ")[2]) for text in limits if "-S" not in text), default=None)
+    used, measured = _cpu_secs(exit_)
+    if secs is None or used is None or used < NEAR_CPU * secs - NEAR_CPU_SECS:
+        return None
+    told = f"it had used {used:.1f} s of CPU time" if measured else f"it ran for {used:.1f} s"
+    return Found("cpuLimit", "likely" if measured else "possible", (f"{told}, and its limit is {secs} s (ulimit -t)",))
+
+
+def _cpu_secs(exit_: ExitInfo) -> tuple[float | None, bool]:
+    """Seconds of CPU time, and whether they were measured; else how long it ran."""
+    if exit_.user_secs is not None and exit_.system_secs is not None:
+        return exit_.user_secs + exit_.system_secs, True
+    if exit_.started_at is None or exit_.ended_at is None:
+        return None, False
+    return max(0.0, exit_.ended_at - exit_.started_at), False
+
+
+def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
+    """Limits of one process of this kind that hold in it, as its command sets them: "ulimit -t 1"."""
+    known = facts_of(exit_).ulimits
+    return tuple(text for text in (() if known is msgspec.UNSET else known) if option in text.split())
+
+
 def near_limit(exit_: ExitInfo) -> Found | None:
     """It had nearly all that it may have. Where the kernel counts and has counted nothing, it was not the kernel that killed it;
     a guard of the machine, which sends SIGTERM as well, may have been it.
@@ -117,7 +157,7 @@ def nobody_known(exit_: ExitInfo) -> Found | None:
 
 
 #: In this order.
-RUNGS = (intent, slurm, kernel_count, engine_flag, kernel_line, near_limit, nobody_known)
+RUNGS = (intent, slurm, kernel_count, engine_flag, kernel_line, cpu_limit, near_limit, nobody_known)
 
 
 def climb(exit_: ExitInfo) -> Found | None:

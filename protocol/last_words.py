@@ -4,10 +4,18 @@ A job prints what it likes. So nothing of this is ever more than "likely", and i
 """
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 #: So many of the newest lines are looked at; a complaint counts among the last few of these only, for programs recover from much.
 _SEEN, _LAST = 200, 15
+#: With no more lines behind it, a complaint is near the end. With so many it still counts although an error of another kind follows.
+_NEAR, _BEFORE_ERROR = 8, 3
+#: A line that says itself that the program goes on; and one that is an error of its own, no report of somebody's exit code.
+_SURVIVED = re.compile(
+    r"(?i)\bwarn(?:ing)?\b|\b(?:going|carrying|goes) on\b|\bcontinuing\b|\bignor(?:ed|ing)\b|\bretry(?:ing)?\b|\btrying again\b",
+)
+_ERROR = re.compile(r"(?i)^(?:[\w./\[\]-]{1,60}: ?)?(?:fatal |internal )?(?:error|fatal|exception)\b[:! ]")
+_REPORTS_CODE = re.compile(r"(?i)\b(?:error|status|code|exited with)[ :]+\d{1,3}\b")
 #: After an exception nothing caught, hardly anything more is written by its process; by others around it, perhaps.
 _AFTER_EXCEPTION = 5
 _FRAMES = 12
@@ -20,8 +28,8 @@ _FAULT = re.compile(r"^Fatal Python error: (.{1,200})$")
 _FAULT_HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}.{0,80}\(most recent call first\):$")
 _FAULT_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9}) in (.{1,200})$')
 
-#: (word of the table of causes, what its line looks like, one of which is in it in small letters), the more telling first. The latter
-#: is there because status replies are asked for often, and looking for a few letters costs next to nothing.
+#: (word of the table of causes, what its line looks like, one of which is in it in small letters); for one line the first one counts. The
+#: latter is there because status replies are asked for often, and looking for a few letters costs next to nothing.
 _COMPLAINTS = tuple((word, re.compile(rule), hints) for word, rule, hints in (
     # of the script that a batch job is, on its node
     ("setupFailed", r"^jobscribe: this module cannot be loaded: ", ("jobscribe: this module",)),
@@ -34,6 +42,10 @@ _COMPLAINTS = tuple((word, re.compile(rule), hints) for word, rule, hints in (
     ("libraryMissing", r"error while loading shared libraries", ("loading shared libraries",)),
     ("notFound", r"(?i)\bcommand not found$|: not found$|^env: .{1,100}: No such file or directory$", ("not found", "no such file")),
     ("brokenPipe", r"(?i)\bbroken pipe\b", ("broken pipe",)),
+    (
+        "memoryRefused", r"(?i)\bcannot allocate memory\b|\bstd::bad_alloc\b|^(?:numpy\S{0,60})?MemoryError\b|\bmemory exhausted\b",
+        ("allocate memory", "bad_alloc", "memoryerror", "memory exhausted"),
+    ),
     (
         "usage", r"(?i)^usage: |\bunrecognized (?:option|argument)|\binvalid option\b|\bthe following arguments are required\b",
         ("usage: ", "unrecognized ", "invalid option", "arguments are required"),
@@ -51,16 +63,44 @@ def newest(*texts: str | None) -> list[str]:
     return lines[-_SEEN:]
 
 
-def complaint(lines: list[str], words: frozenset[str] | None = None) -> tuple[str, str] | None:
-    """(word, its line) of the most telling complaint at the end of these lines. words: which ones are looked for."""
-    last = [line for line in lines[-2 * _LAST :] if line][-_LAST:]
+class Complaint(NamedTuple):
+    """A word of the table of causes and its line. near: near the end of the output, and no other error follows."""
+
+    word: str
+    line: str
+    near: bool
+
+
+def complaint(lines: list[str], words: frozenset[str] | None = None) -> Complaint | None:
+    """The newest complaint that the program did not survive. words: which ones are looked for."""
+    last = [line.strip() for line in lines[-2 * _LAST :] if line.strip()][-_LAST:]
     text = "\n".join(last).lower()
-    for word, rule, hints in _COMPLAINTS:
-        if (words is None or word in words) and any(hint in text for hint in hints):
-            found = next((line.strip() for line in reversed(last) if rule.search(line.strip())), None)
-            if found is not None:
-                return word, found
+    rules = [(word, rule) for word, rule, hints in _COMPLAINTS if (words is None or word in words) and any(hint in text for hint in hints)]
+    if not rules:
+        return None
+    for at in range(len(last) - 1, -1, -1):
+        word = next((word for word, rule in rules if rule.search(last[at])), None)
+        if word is not None and stands(last, at):
+            return Complaint(word, last[at], near=len(last) - at <= _NEAR and not any(map(_is_error, last[at + 1 :])))
     return None
+
+
+def stands(lines: list[str], at: int) -> bool:
+    """May this line be why the program ended? Not if it says that the program goes on, or if an error of another kind ends the output."""
+    behind = [line.strip() for line in lines[at + 1 :] if line.strip()]
+    if behind and _SURVIVED.search(lines[at]):
+        return False
+    return not any(_is_error(line) for line in behind[_BEFORE_ERROR:])
+
+
+def _is_error(line: str) -> bool:
+    return _ERROR.match(line) is not None and _REPORTS_CODE.search(line) is None
+
+
+def interrupted(lines: list[str]) -> bool:
+    """Is KeyboardInterrupt the exception that ended a Python program?"""
+    found = traceback_of(lines)
+    return found is not None and str(found["last"]).startswith("KeyboardInterrupt")
 
 
 def traceback_of(lines: list[str]) -> dict[str, Any] | None:

@@ -33,10 +33,18 @@ DROPPED = ".dropped"
 MESSAGE_BYTES = 4096
 _LAST_BYTES, _LAST_LINES = 2048, 20
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-#: Shells report these two as 128+n without a word.
-_SILENT_SIGNALS = (2, 13)
+#: Shells report SIGINT and SIGPIPE as 128+n without a word.
+_SILENT_SIGNALS = (signal.SIGINT, signal.SIGPIPE)
+#: The script's shell writes this line when SIGINT reaches the process group of the command. Only there a SIGINT leaves a trace.
+INTERRUPTED = "SIGINT"
+#: Shells write warnings about locales to the same file, which say nothing about an end.
+_WARNING = re.compile(rb"(?i)\bwarning\b")
 #: The first word of the command in a script of protocol.job_script; and commands that run programs of a language, and no shell's lines.
 _COMMAND = re.compile(rb"(?m)^\( exec '([^'\n]+)' ")
+#: Limits of one process that a command's text sets: CPU seconds, file size, address space. And the text that runs timeout(1).
+_ULIMIT = re.compile(rb"\bulimit\s+((?:-[HS]+\s+)*-[HS]*)([tfv])\s+(\d{1,15})\b")
+_TIMEOUT = re.compile(rb"(?:^|[\s;&|(/'\"])timeout'?\s+'?(?:-|\d)")
+_MOST_LIMITS = 5
 _NO_SHELLS = re.compile(rb"(?:python|perl|ruby|node|java|julia|Rscript)[0-9.]*\Z")
 
 
@@ -132,13 +140,19 @@ def written_code(folder: str) -> int | None:
 
 
 def from_code(folder: str, code: int) -> dict[str, Any]:
-    """A shell reports signal n as 128+n. Its own words, kept apart from the command's, tell that from an exit with that code."""
+    """Tell a signal from an exit code of 128+n by the words of the script's shell, which are kept apart from the command's.
+
+    Without words it is a code: a shell says nothing of SIGINT and SIGPIPE, and a program may exit with any code.
+    """
     number = code - 128
     if number <= 0 or number > 64:
         return {"code": code}
-    words = read(f"{folder}/{SIGNAL}", 4096) or b""
-    if words or number in _SILENT_SIGNALS:
-        return {"signal": number, "coreDumped": b"core dumped" in words}
+    words = [line.strip() for line in (read(f"{folder}/{SIGNAL}", 4096) or b"").splitlines()]
+    told = [line for line in words if line and line != INTERRUPTED.encode() and not _WARNING.search(line)]
+    if number == signal.SIGINT:
+        told = [line for line in words if line == INTERRUPTED.encode()]
+    if told and number != signal.SIGPIPE:
+        return {"signal": number, "coreDumped": any(b"core dumped" in line for line in told)}
     return {"code": code}
 
 
@@ -155,8 +169,22 @@ def via_shell(folder: str, code: int) -> bool | None:
     said = tail(f"{folder}/{STDERR}", _LAST_BYTES)
     if said is not None and re.search(rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", said[1]):
         return True
+    if code - 128 in _SILENT_SIGNALS:
+        return None  # the command itself may have died of it: neither the script's shell nor another one says so
     command = _COMMAND.search(read(f"{folder}/{SCRIPT}") or b"")
     return False if command is not None and _NO_SHELLS.match(os.path.basename(command[1])) else None
+
+
+def of_text(folder: str) -> dict[str, Any]:
+    """What the text of the command says about limits and timeout(1), in the words of protocol.exits.ExitFacts."""
+    script = read(f"{folder}/{SCRIPT}") or b""
+    command = _COMMAND.search(script)
+    text = script[command.start() :] if command is not None else b""
+    limits = dict.fromkeys(
+        f"ulimit {'-S ' if b'S' in m[1] and b'H' not in m[1] else ''}-{m[2].decode()} {int(m[3])}" for m in _ULIMIT.finditer(text)
+    )
+    out: dict[str, Any] = {"ulimits": list(limits)[:_MOST_LIMITS]} if limits else {}
+    return out | ({"callsTimeout": True} if _TIMEOUT.search(text) else {})
 
 
 def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
@@ -169,6 +197,10 @@ def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
         out["report"] = report
     if out.get("code") != 0:
         out["lastLines"] = last_lines(f"{folder}/{STDERR}") or last_lines(f"{folder}/{STDOUT}")
-    if (shell := via_shell(folder, out.get("code") or 0)) is not None:
-        out["facts"] = {**(out.get("facts") or {}), "viaShell": shell}
+        known = dict(out.get("facts") or {})
+        found = of_text(folder)
+        found["ulimits"] = [*dict.fromkeys([*(known.get("ulimits") or ()), *found.get("ulimits", ())])]
+        found["viaShell"] = via_shell(folder, out.get("code") or 0)
+        if told := {name: value for name, value in found.items() if value not in (None, [])}:
+            out["facts"] = known | told
     return out

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
+from ..protocol.causes import CAUSES
 from ..protocol.diagnosis import Behavior, Cause, Row, Table, When
 from ..protocol.errors import Refusal
 from ..protocol.exits import BY_SCHEDULER, Source
@@ -21,7 +22,7 @@ FIRST_CODE, LAST_CODE = 1000, 99_999
 MAX_ROWS, MAX_LIST, MAX_PROBLEMS = 500, 300, 50
 
 _FIELDS = ("code", "phrase", "type", "behavior", "when", "reason", "solutions")
-_CONDITIONS = ("stop", "source", "fault", "memory", "slurm", "signals", "codes", "log")
+_CONDITIONS = ("stop", "source", "fault", "memory", "slurm", "cause", "perhaps", "signals", "codes", "log")
 #: (where, what it must be) of everything that is wrong.
 Problems = list[tuple[str, str]]
 
@@ -116,8 +117,8 @@ def _when(where: str, given: Any, problems: Problems) -> When:
         problems.append((f"{where}.memory", f"must be true, or left out; got {_got(given['memory'])}"))
     when = When(
         stop=field.each("stop", _word), source=field.each("source", _source), fault=field.each("fault", _word), memory="memory" in given,
-        slurm=field.each("slurm", _slurm), signals=field.each("signals", _signal), codes=field.each("codes", _exit_code),
-        log=field.each("log", _rule),
+        slurm=field.each("slurm", _slurm), cause=field.each("cause", _cause), perhaps=field.each("perhaps", _cause),
+        signals=field.each("signals", _signal), codes=field.each("codes", _exit_code), log=field.each("log", _rule),
     )
     if when.stop and len(given) > 1:
         problems.append((f"{where}.stop", "must stand alone: whom we stopped is known by that, whatever else is known of its exit"))
@@ -224,6 +225,10 @@ def _source(value: Any) -> str:
 
 def _slurm(value: Any) -> str:
     return _one_of(value, tuple(sorted(BY_SCHEDULER)))
+
+
+def _cause(value: Any) -> str:
+    return _one_of(value, tuple(CAUSES))
 
 
 def _exit_code(value: Any) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import hashlib
 import os
 import secrets
 import signal
@@ -36,7 +35,7 @@ from ..service.log import open_log
 from ..service.notify import Notifier
 from ..service.safety import check, read_secret
 from ..service.settings import Settings
-from . import offers, own_process
+from . import offers, own_process, root_identity
 from .agent_socket import application as agents_application
 from .calls import Calls
 from .clusters import ClusterBoard
@@ -65,6 +64,7 @@ from .pulse import Pulse
 from .purging import Purging
 from .requests import MAX_BODY
 from .root import Root
+from .root_identity import Card
 from .samples import Metering
 from .sign_ins import SignIns
 from .strays import ask_for_all
@@ -91,18 +91,22 @@ def main(settings: Settings, announce: Announce, *, front: str | None = None, no
     check(settings)
     root = Root(settings.root)
     try:
+        card = root_identity.compare(root)
+        root_identity.write_key(root.path, card)
         own_process.private_memory()
         own_process.prompt_threads()
         processes.set_title("jobscribe supervisor", str(root.path))
         lag = LoopLag()
-        lag.run(_serve(settings, root, announce, front, notifier or Notifier({}), lag))
+        lag.run(_serve(settings, root, card, announce, front, notifier or Notifier({}), lag))
     finally:
         root.close()
 
 
-async def _serve(settings: Settings, root: Root, announce: Announce, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
+async def _serve(
+    settings: Settings, root: Root, card: Card, announce: Announce, front: str | None, notifier: Notifier, lag: LoopLag,
+) -> None:
     async with AsyncExitStack() as stack:
-        supervisor = _Supervisor(settings, root, front, notifier, lag)
+        supervisor = _Supervisor(settings, root, card, front, notifier, lag)
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
@@ -114,15 +118,15 @@ async def _serve(settings: Settings, root: Root, announce: Announce, front: str 
 class _Supervisor:
     """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
 
-    def __init__(self, settings: Settings, root: Root, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
-        self._settings, self._root, self._front = settings, root, front
+    def __init__(self, settings: Settings, root: Root, card: Card, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
+        self._settings, self._root, self._front, self._card = settings, root, front, card
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
         self._fatal: Refusal | None = None
         self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())
-        self._agents_key = self._redactor.add(root.secret("agents")).encode()
+        self._agents_key = self._redactor.add(card.key).encode()
         self._log, self._sink = open_log("supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path))
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
@@ -177,7 +181,7 @@ class _Supervisor:
         self._guarding = Guarding(settings.limits, self._counters, self._log)
         self._monitoring = Monitoring(Parts(
             self._engine, self._hub, self._feed, self._live, lag, self._counters, self._clusters, self._watchdog, self._drivers,
-            self._notifications, lines_lost=lambda: self._sink.dropped,
+            self._notifications, lines_lost=lambda: self._sink.dropped, altered=root.altered,
         ), root.path, self._user_root(), self._redactor.add(self._metrics_secret()))
         self._performer.measured = self._monitoring.instruments.driver_call
         self._counters.measure(
@@ -246,8 +250,9 @@ class _Supervisor:
         })
         self._pulse.start()
         await self._append(SupervisorStarted(
-            at=self._clock.wall(), session=self._session, pid=os.getpid(), boot_id=self._boot_id, version=VERSION,
+            at=self._clock.wall(), session=self._session, pid=os.getpid(), boot_id=self._boot_id, version=VERSION, root_id=self._card.id,
         ))
+        root_identity.keep(self._root, self._card)
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
@@ -263,8 +268,9 @@ class _Supervisor:
         url = f"http://{s.ip}:{port_of(front)}"
         self._listen(front, self._guarding.before(application(self._services()), "refused"))
         self.url = url
-        uid = derived_id(str(os.getuid()).encode(), key=hashlib.sha256(self._agents_key).digest())[:8]
-        self._root.publish("client.json", {"url": self.url, "token": self._secret, "uid": uid, "pid": os.getpid(), "front": self._front})
+        self._root.publish("client.json", {
+            "url": self.url, "token": self._secret, "uid": self._card.uid, "pid": os.getpid(), "front": self._front,
+        })
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._told.set)
         self._poker = self._loop.create_task(self._poke())
@@ -311,8 +317,8 @@ class _Supervisor:
         if self._engine.paused:
             return "the event store cannot be written: requests are refused, jobs run on"
         agents = self._engine.world.agents.values()
-        placed, queued = sum(len(a.placed) for a in agents), sum(len(a.queued) for a in agents)
-        return f"ready at {self.url}: {placed} tasks under way, {queued} runs waiting, {len(self._hub.alive())} agents connected"
+        placed, queued = sum(len(a.placed) for a in agents), sum(len(a.queued) for a in agents) + len(self._engine.world.homes.homeless)
+        return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
     def _dismiss_idle_agents(self) -> None:
         """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with them."""
@@ -324,6 +330,7 @@ class _Supervisor:
         while True:
             await asyncio.sleep(POKE_SECS)
             self._engine.poke()
+            self._root.mend(self._log)
 
     async def _append(self, event: Event) -> None:
         """One event of the system stream, durable when this returns. Raises Refusal."""

@@ -392,8 +392,8 @@ class Desk:
             "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
             "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
             "tasks": [
-                {**task(t, run.spec), "runDir": _directory(run, t),
-                 "evidence": None if run.status == PURGED else self.evidence_folder(t), "container": self._container(t.agent_key, t.token)}
+                {**task(t, run.spec), "runDir": _directory(run, t), "evidence": None if run.status == PURGED else self.evidence_folder(t),
+                 "container": self._container(t.agent_key, t.token)}
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }

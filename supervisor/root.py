@@ -1,15 +1,21 @@
 """The supervisor's root: one supervisor at a time, on a local disk, private. Secrets and addresses that live in it."""
 
+import contextlib
 import fcntl
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import base62
 from ..runtime.filesystems import foreign_owner, make_folder, network_file_system, user_name, write_atomically
+
+
+#: Where agents find the supervisor.
+ADDRESS = "agents.json"
 
 
 class Root:
@@ -36,6 +42,11 @@ class Root:
             os.close(self._lock)
             whose = f", pid {holder}" if holder else ""
             raise Refusal("rootBusy", f"the root {self.path} is held by another supervisor{whose}") from None
+        self._kept: dict[str, tuple[bytes, tuple[int, ...] | None]] = {}
+        #: sentences for the log, about what was put right
+        self.notes: list[str] = []
+        #: names of kept files that somebody changed and that are left so
+        self.altered: set[str] = set()
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
@@ -53,8 +64,62 @@ class Root:
         return path.read_text().strip()
 
     def publish(self, name: str, content: dict[str, Any]) -> None:
-        """An address file: whole or not at all, also after a power failure; 0600."""
-        write_atomically(str(self.path / name), json.dumps(content).encode(), sync=True)
+        """An address file, which is kept as `keep` says."""
+        self.keep(name, json.dumps(content).encode())
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Have this file hold `data` from now on: whole or not at all, also after a power failure; 0600. Raises OSError."""
+        path = self.path / name
+        if _content(path) != data:
+            write_atomically(str(path), data, sync=True)
+        self._kept[name] = (data, _stamp(path))
+
+    def mend(self, say: Callable[[str], None]) -> None:
+        """Rewrite the files of `keep` that are missing or were changed, and say so. Cheap where nothing changed.
+
+        Another address for agents is left alone and told once: somebody may have put a proxy in between.
+        """
+        while self.notes:
+            say(self.notes.pop(0))
+        for name, (data, stamp) in list(self._kept.items()):
+            path = self.path / name
+            if (now := _stamp(path)) == stamp:
+                continue
+            found = _content(path)
+            self.altered.discard(name)
+            if name == ADDRESS and found != data and _names_an_address(found):
+                self._kept[name] = (data, now)
+                self.altered.add(name)
+                say(f"{path} was changed: it names another address for agents than this supervisor's, and is left as it is")
+                continue
+            with contextlib.suppress(OSError):  # tried again next time
+                self.keep(name, data)
+                if found != data:
+                    say(f"{path} was {'missing' if found is None else 'changed'}: it was written again")
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced or written to; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _names_an_address(data: bytes | None) -> bool:
+    try:
+        said = json.loads(data or b"")
+    except ValueError:
+        return False
+    return isinstance(said, dict) and isinstance(said.get("agentsUrl"), str)

@@ -20,8 +20,7 @@ REFUSALS = (
     "badRequest", "unauthenticated", "planRequired", "forbidden", "crossSite", "notFound", "unknownApp", "methodNotAllowed", "anotherRun",
     "staleSerial", "notReady", "conflict", "runDirUnwritable", "tooLarge", "replyTooLarge", "tooDeep", "rangeNotSatisfiable", "appRefused",
     "appFailed", "tooManyRequests", "internal", "badConfig", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining",
-    "deadline", "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable",
-    "signedInAlready",
+    "deadline", "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable", "signedInAlready",
 )
 
 

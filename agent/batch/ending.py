@@ -6,11 +6,13 @@ ended. Blocks.
 
 import contextlib
 import os
+import pwd
 import re
 import time
 
 import msgspec
 
+from ...protocol.batch import BatchState
 from ...protocol.exits import OF_THE_KERNEL, ExitFacts, ExitInfo, number_of_signal
 from ...runtime.evidence import STDERR, STDOUT, from_code, read, with_words, written_code
 from ...runtime.output_cap import OutputCap
@@ -26,6 +28,8 @@ NOT_BEGUN = "its batch script had not begun there: the node was gone before, or 
 IN_ITS_PLACE = "its set-up on the node took the place of the shell ('exec', or an end of its own), and the command was not run"
 NOT_FROM_HERE = "the kernel log of its node cannot be seen from here"
 _MEMORY = re.compile(rb"(?m)^#SBATCH --mem=([0-9]{1,12})M$")
+#: As srun tells of a task that SIGKILL ended.
+_KILLED = 137
 STEP_ENDED = "its step ended, and its script did not write down how"
 
 
@@ -54,10 +58,23 @@ def _facts(job: BatchJob, exit_: ExitInfo) -> ExitFacts | msgspec.UnsetType:
     known = exit_.facts if isinstance(exit_.facts, ExitFacts) else ExitFacts()
     limit = _MEMORY.search(read(f"{job.lead.folder}/{BATCH_SCRIPT}") or b"")
     asked = exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
+    if exit_.ended_by_scheduler == "CANCELLED" and (mine := _canceled_by_user(job.state)) is not None:
+        known = msgspec.structs.replace(known, canceled_by_user=mine)
     return msgspec.structs.replace(
         known, memory_peak_bytes=exit_.max_rss_bytes, memory_limit_bytes=int(limit[1]) << 20 if limit else None,
         kernel_unread=NOT_FROM_HERE if asked else None,
     )
+
+
+def _canceled_by_user(state: BatchState) -> bool | None:
+    """Was it the user of this agent who canceled it in Slurm? None: nobody says who, or Slurm did it for a dependency."""
+    by = state.canceled_by
+    if not by or "DependencyNeverSatisfied" in state.reason:
+        return None
+    names = {str(os.getuid())}
+    with contextlib.suppress(KeyError):
+        names.add(pwd.getpwuid(os.getuid()).pw_name)
+    return by in names
 
 
 def never(detail: str, job: BatchJob | None = None, *, stop_reason: str | None = None, fault: str | None = None) -> ExitInfo:
@@ -105,8 +122,9 @@ def _in_its_own_hand(task: Task, code: int, began: float | None) -> dict[str, ob
 def _lost_or_killed(task: Task, detail: str, began: float | None) -> dict[str, object]:
     words = (read(f"{task.folder}/{OVER}", 16) or b"").split()
     code = int(words[0]) if words and words[0].isdigit() else 0
-    if 128 < code <= 192:  # as srun tells of a task that a signal ended
-        return {"source": "scheduler", "startedAt": began, "signal": code - 128}
-    if task.killed:
+    # its shells outlive every signal that can be caught, so a code of 137 without their word is SIGKILL; other codes are codes
+    if 128 < code <= 192 and code != _KILLED:
+        return {"source": "scheduler", "startedAt": began, "code": code}
+    if task.killed or code == _KILLED:
         return {"source": "scheduler", "startedAt": began, "signal": 9}
     return {"source": "lost", "startedAt": began, "detail": detail}

@@ -32,6 +32,8 @@ def found(e: Execution, exit_: dict[str, Any], around: str | None, kernel: Kerne
     out: dict[str, Any] = {
         "memoryPeakBytes": _peak(e, exit_), "memoryLimitBytes": _limit(e, around), "memoryKills": _kills(e, exit_, around),
     }
+    if e.sight.limits:
+        out["ulimits"] = _limits(e)
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
     if number in _TELLING and e.stop_reason is None and not e.killing and e.started_mono is not None:
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
@@ -44,6 +46,11 @@ def _peak(e: Execution, exit_: dict[str, Any]) -> int | None:
     """Of all of it; where nobody counts that, what was seen, or what its largest process had."""
     own = cgroup_memory.peak(e.cgroup.memory) if e.cgroup is not None else None
     return own if own is not None else max(e.sight.weighed, exit_.get("maxRssBytes") or 0) or None
+
+
+def _limits(e: Execution) -> list[str]:
+    """As seen on its processes; a soft limit is not told beside the equal hard one."""
+    return [text for text in e.sight.limits if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.sight.limits]
 
 
 def _limit(e: Execution, around: str | None) -> int | None:

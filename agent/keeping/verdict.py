@@ -6,6 +6,7 @@ Who knows best speaks: the parent that waited for the process; else what the scr
 from __future__ import annotations
 
 import os
+import re
 import time
 
 from ...runtime.evidence import EXIT_CODE, STDERR, STDOUT, from_code, with_words, written_code
@@ -33,9 +34,22 @@ def from_parent(e: Execution) -> dict[str, Any]:
     assert e.main_status is not None
     status, usage = e.main_status
     code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    return _of_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status)) | {
-        "userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6), "maxRssBytes": usage.ru_maxrss * 1024,
-    }
+    out = _of_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status))
+    out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
+    # a spawned process begins with the peak of its keeper, and a lower peak of its own cannot be told from that
+    if usage.ru_maxrss * 1024 > _own_peak():
+        out["maxRssBytes"] = usage.ru_maxrss * 1024
+    return out
+
+
+def _own_peak() -> int:
+    """The most memory that this process has had since it began, in bytes; 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/status", "rb") as f:
+            found = re.search(rb"(?m)^VmHWM:\s*(\d+) kB", f.read(8192))
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found is not None else 0
 
 
 def while_ending(e: Execution) -> dict[str, Any] | None:

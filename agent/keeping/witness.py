@@ -7,6 +7,7 @@ costs some microseconds; an execution is looked at soon after it began, and then
 from __future__ import annotations
 
 import os
+import resource
 import time
 
 
@@ -21,15 +22,26 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _ROUND_SECS = 0.25, 2.0, 0.001
 #: Processes of one that are walked through, and numbers that are remembered of it.
 _WALKED, _REMEMBERED = 200, 512
 _PAGE = os.sysconf("SC_PAGESIZE")
+#: Of so many processes of one execution, the newest, limits are read; of its limits so many are remembered.
+_LIMITED, _LIMITS = 8, 5
+#: How /proc calls limits of one process; for each the option of `ulimit`, its unit (seconds, bytes), and its number for getrlimit.
+_ULIMITS = {
+    b"Max cpu time": ("-t {}", 1, resource.RLIMIT_CPU), b"Max file size": ("-f ({} bytes)", 1, resource.RLIMIT_FSIZE),
+    b"Max address space": ("-v {}", 1024, resource.RLIMIT_AS),
+}
 
 
 class Sight:
-    """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes. again: when to look again (monotonic)."""
+    """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes. again: when to look again (monotonic).
 
-    __slots__ = ("again", "numbers", "pause", "weighed")
+    limits: of one process, lower than the keeper's own, as "ulimit -t 1".
+    """
+
+    __slots__ = ("again", "limits", "numbers", "pause", "weighed")
 
     def __init__(self) -> None:
         self.numbers: dict[int, None] = {}
+        self.limits: dict[str, None] = {}
         self.weighed = 0
         self.again = self.pause = 0.0
 
@@ -51,10 +63,13 @@ def look_around(running: Iterable[Execution]) -> None:
 def _look(e: Execution) -> None:
     if e.cgroup is not None:
         _remember(e, e.cgroup.threads())
+        family = e.cgroup.pids()[:_WALKED]
+        _limit(e, family)
         if e.cgroup.memory is None:
-            _weigh(e, e.cgroup.pids()[:_WALKED])
+            _weigh(e, family)
         return
     family = _below(e)
+    _limit(e, family)
     _weigh(e, family)
     _remember(e, [*family, *(thread for pid in family for thread in _threads(pid))])
 
@@ -71,6 +86,23 @@ def _remember(e: Execution, numbers: list[int]) -> None:
 def _weigh(e: Execution, family: list[int]) -> None:
     """What only they have: memory that several share would be counted several times."""
     e.sight.weighed = max(e.sight.weighed, sum(map(_private, family)))
+
+
+def _limit(e: Execution, family: list[int]) -> None:
+    """Note limits that a process of it has, and its keeper has not: the job has set them itself."""
+    for pid in family[-_LIMITED:]:
+        try:
+            with open(f"/proc/{pid}/limits", "rb") as f:
+                lines = f.read(4096).splitlines()
+        except OSError:  # it is gone
+            continue
+        for line in lines:
+            if (known := _ULIMITS.get(line[:26].rstrip())) is None or len(e.sight.limits) >= _LIMITS:
+                continue
+            option, unit, number = known
+            for hard, (word, own) in enumerate(zip(line[26:].split()[:2], resource.getrlimit(number), strict=False)):
+                if word.isdigit() and (own == resource.RLIM_INFINITY or int(word) < own):
+                    e.sight.limits[f"ulimit {'' if hard else '-S '}{option.format(int(word) // unit)}"] = None
 
 
 def _below(e: Execution) -> list[int]:

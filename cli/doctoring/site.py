@@ -55,6 +55,8 @@ def root(f: Facts) -> list[Finding]:
                     f"chmod 700 {f['path']}",
                 )
             )
+    means = "a supervisor does not start with parts of different roots; one that runs leaves alone what is not its own"
+    found += [fail(sentence, means, "see 'A root whose parts do not belong together' in docs/store.md") for sentence in f.get("parts", ())]
     return found
 
 

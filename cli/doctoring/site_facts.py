@@ -49,7 +49,13 @@ def config(given: Facts) -> Facts:
 
 
 def root(given: Facts) -> Facts:
-    return {**machine_facts.folder(given["root"]), "held": machine_facts.held(os.path.join(given["root"], "supervisor.lock"))}
+    from pathlib import Path
+
+    from ...supervisor import root_identity
+
+    path = given["root"]
+    held = machine_facts.held(os.path.join(path, "supervisor.lock"))
+    return {**machine_facts.folder(path), "held": held, "parts": root_identity.problems(Path(path).resolve())}
 
 
 def user_root(given: Facts) -> Facts:

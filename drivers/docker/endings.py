@@ -22,6 +22,8 @@ ENGINE_LOST_IT = "its engine or host went down while it ran, and nobody saw its 
 #: What an engine gives to a container that was not there any more when it came back.
 _LOST_CODE = 255
 _SIGTERM, _SIGKILL = 15, 9
+#: Signals that can end the first process of a container. The kernel drops others, so a code of 128+n says nothing of them.
+_END_THE_FIRST = frozenset((4, 5, 6, 7, 8, _SIGKILL, 11, _SIGTERM, 31))
 #: Of a container whose command cannot be executed, or is not there.
 _NO_PROGRAM = (126, 127)
 #: Of an engine's words, which can be long.
@@ -92,7 +94,7 @@ def of_task(state: State | None, *, ooms: int = 0, written: Written | None = Non
     if code == _LOST_CODE and stop_reason is None:
         return _replace(known, source="lost", detail=_with(ENGINE_LOST_IT, state))
     number = _signal(code)
-    if number is None:
+    if number is None or number not in _END_THE_FIRST:
         return _replace(known, source="engine", code=code, detail=_said(state) or None)
     outside = None if memory or stop_reason is not None else _killed(number)
     return _replace(known, source="engine", signal=number, detail=outside)
@@ -103,9 +105,12 @@ def as_written(known: ExitInfo, written: Written) -> ExitInfo:
 
 
 def facts_of(
-    exit_: ExitInfo, *, peak: int | None, limit: int | None, ooms: int, via_shell: bool | None,
+    exit_: ExitInfo, *, peak: int | None, limit: int | None, ooms: int, said: Mapping[str, Any],
 ) -> ExitFacts | msgspec.UnsetType:
-    """What was seen around this end: the most memory in its samples, its container's limit, events of memory that ran out in it."""
+    """What was seen around this end: the most memory in its samples, its container's limit, events of memory that ran out in it.
+
+    said: what its own files tell, in the words of ExitFacts.
+    """
     if exit_.code == 0 or exit_.source == "start":
         return msgspec.UNSET
     # that it was none can be believed of an engine that was asked and watched; that there were some it may say without having counted
@@ -113,7 +118,8 @@ def facts_of(
     asked = exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
     return ExitFacts(
         memory_peak_bytes=peak, memory_limit_bytes=limit, memory_kills=kills, kernel_unread=NOT_FROM_HERE if asked else None,
-        via_shell=via_shell,
+        via_shell=said.get("viaShell"), ulimits=tuple(said["ulimits"]) if "ulimits" in said else msgspec.UNSET,
+        calls_timeout=said.get("callsTimeout", msgspec.UNSET),
     )
 
 

@@ -67,7 +67,7 @@ class Looking:
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)
         exit_ = msgspec.structs.replace(
             exit_, facts=endings.facts_of(
-                exit_, peak=task.memory_peak, limit=limit or None, ooms=task.ooms, via_shell=(words.get("facts") or {}).get("viaShell"),
+                exit_, peak=task.memory_peak, limit=limit or None, ooms=task.ooms, said=words.get("facts") or {},
             ), survivors_killed=_survivors(folder), termination_message=words.get("terminationMessage"),
             last_lines=words.get("lastLines"), report=words.get("report"),
             stdout_bytes=task.sizes.get(STDOUT), stderr_bytes=task.sizes.get(STDERR),

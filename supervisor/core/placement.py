@@ -86,6 +86,7 @@ def in_order(turn: Turn, key: AgentKey) -> None:
     """Others have come to this agent's queue: the oldest of all ask."""
     view = turn.world.agent(key)
     view.queued = dict(sorted(view.queued.items(), key=lambda item: item[1]))
+    view.gangs = dict(sorted(view.gangs.items(), key=lambda item: item[1]))
     withdraw(turn, key, view.asking - set(islice(view.queued, ASKING)))
     claim_all(turn, key)
 

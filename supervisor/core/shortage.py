@@ -30,7 +30,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def behind(ahead: int) -> Lack:
-    others = "one run that asked" if ahead == 1 else f"{ahead} runs that asked"
+    others = "one run that was submitted" if ahead == 1 else f"{ahead} runs that were submitted"
     return Lack("behind", ahead, f"it waits behind {others} before it")
 
 

@@ -30,7 +30,10 @@ class Claim(msgspec.Struct):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Why a ticket waits: for this pool, behind so many others, while `holders` have what there is."""
+    """Why a ticket waits: for this pool, while `holders` have what there is.
+
+    ahead: of those that ask for this pool now; others may come to ask before it (see `ahead`).
+    """
 
     pool: str
     ahead: int

@@ -10,7 +10,7 @@ from ...db.state import Job, PastRun, Run
 from ...protocol.batch import BatchState
 from ...protocol.ids import AgentKey
 from ...protocol.status import ACTIVE, PENDING, PURGED
-from . import batch, batch_status, hosts, rooms, shortage, slots
+from . import ahead, batch, batch_status, hosts, rooms, shortage, slots
 from .hosts import HostPlace
 from .inputs import Now
 from .rooms import Node
@@ -72,10 +72,10 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
     said = batch_status.last_word(world, run)
     if said is not None:
         reply["batch"] = msgspec.to_builtins(said)
-    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
     keeper = _keeper(world, run)
     if keeper is not None:
         reply["keeper"] = keeper
+    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -145,7 +145,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if ticket in world.homes.homeless:
         return "no_host", shortage.no_host(run.spec.active_plan)
     if run.waits_for:
-        named, count = run.waits_for[0].compute_jid, len(run.waits_for)
+        named, count = run.waits_for[0].compute_jid, len({(a.compute_jid, a.compute_job_serial) for a in run.waits_for})
         return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
     key = world.key_of(run)
     view = world.agents.get(key)
@@ -162,15 +162,13 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
     wait = slots.wait_of(world.slots, ticket)
     if wait is not None:
-        return _slot_sentence(world, job, wait)
+        return _slot_sentence(world, job, wait, view.queued[ticket])
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
         # those before it ask for slots; what they wait for, it will wait for
-        first = next(iter(view.queued))
-        held = slots.wait_of(world.slots, first)
-        ahead = _place(view, ticket)
-        return "op_slot", f"waiting behind other runs of this user, {_first_waits(held)} ({ahead} ahead)"
+        before = ahead.of_user(view, view.queued[ticket])
+        return "op_slot", f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)"
     return "starting", "it is being placed"
 
 
@@ -226,6 +224,8 @@ def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
         down, all_ = _down(world, run, room.nodes), {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)}
         if down and all_ <= room.down:
             return "host_down", f"no host can be asked: {down}"
+        if lack.code == "behind":
+            lack = shortage.behind(ahead.for_room(world, run.spec.driver, room.claims[ticket].number))
         return "ports" if lack.code == "ports" else "resources", lack.sentence + (f"; {down}" if down else "")
     return "starting", "it is being placed"
 
@@ -288,27 +288,30 @@ def _keeper(world: World, run: Run) -> dict[str, Any] | None:
 
 
 def _before_it(view: AgentView | None, ticket: Ticket) -> str:
-    ahead = 0 if view is None or ticket not in view.queued else _place(view, ticket)
-    return f"; {ahead} of this user's runs are ahead" if ahead else ""
+    before = 0 if view is None or ticket not in view.queued else ahead.of_user(view, view.queued[ticket])
+    return f"; {before} of this user's runs {'is' if before == 1 else 'are'} ahead" if before else ""
 
 
-def _place(view: AgentView, ticket: Ticket) -> int:
-    """Runs of the same agent that were submitted earlier and wait, too."""
-    return next(n for n, queued in enumerate(view.queued) if queued == ticket)
-
-
-def _first_waits(wait: Wait | None) -> str:
+def _first_waits(world: World, view: AgentView) -> str:
+    first = next(iter(view.queued))
+    wait = slots.wait_of(world.slots, first)
     match wait.pool.split("/", 1)[0] if wait is not None else "":
         case "op":
             return "the first of which wait for a run of theirs to end"
         case "cpu":
             return "the first of which wait for CPU resources"
+        case "array":
+            return "the first of which wait for their turn in an array"
+        case "job" | "dir":
+            return "the first of which wait for an earlier run of the same simulation to be ended"
+        case _ if first in view.gangs:
+            return "the first of which wait for the resources of their roles"
         case _:
             return "the first of which are being placed"
 
 
-def _slot_sentence(world: World, job: Job, wait: Wait) -> tuple[str, str]:
-    numbers = f"{wait.in_use} of {wait.capacity} in use, {wait.ahead} ahead"
+def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str, str]:
+    numbers = f"{wait.in_use} of {wait.capacity} in use, {ahead.for_slot(world, wait, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
     match wait.pool.split("/", 1)[0]:

@@ -72,6 +72,8 @@ class AgentView(msgspec.Struct, kw_only=True):
     news_since: float | None = None
     #: queued runs of this key, by ticket: number of submission; in this order
     queued: dict[Ticket, int] = msgspec.field(default_factory=dict)
+    #: of these, the runs with roles; in the same order
+    gangs: dict[Ticket, int] = msgspec.field(default_factory=dict)
     #: of these, who asks for slots: the first ones, and only so many (see `placement`)
     asking: set[Ticket] = msgspec.field(default_factory=set)
     #: placed and not ended
@@ -198,7 +200,10 @@ class World:
 
     def enqueue(self, key: AgentKey, ticket: Ticket, number: int) -> None:
         """It waits for this agent, behind all others."""
-        self.agent(key).queued[ticket] = number
+        view, run = self.agent(key), self.jobs[ticket[0]].run
+        view.queued[ticket] = number
+        if run is not None and run.spec.roles:
+            view.gangs[ticket] = number
         self.homes.settled(key, ticket)
 
     def dequeue(self, key: AgentKey, ticket: Ticket) -> int | None:
@@ -207,6 +212,7 @@ class World:
         view = self.agent(key)
         view.asking.discard(ticket)
         number = view.queued.pop(ticket, None)
+        view.gangs.pop(ticket, None)
         if number is not None:
             self.homes.left(key, ticket)
         return number

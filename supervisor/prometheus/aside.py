@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...db.schema import FILE, open_for_reading
 from ...drivers.docker.threads import Stuck, Threads
+from ..root_identity import strangers
 
 #: All of it must be there by then; what was known before is told otherwise.
 WITHIN_SECS = 5.0
@@ -29,20 +30,21 @@ class Disk(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """at: wall time. errors: what could not be looked at, by name, with why."""
+    """at: wall time. errors: what could not be looked at, by name, with why. strangers: sentences (see supervisor.root_identity)."""
 
     at: float
     jobs: Tally
     store_bytes: int
     disks: dict[str, Disk]
     errors: dict[str, str]
+    strangers: tuple[str, ...] = ()
 
 
 class Aside:
     """areas: folders by name. on_loop: everything but the look itself."""
 
     def __init__(self, root: Path, areas: Mapping[str, str], wall: Callable[[], float] = time.time) -> None:
-        self._db, self._areas, self._wall = root / "db" / FILE, dict(areas), wall
+        self._root, self._db, self._areas, self._wall = root, root / "db" / FILE, dict(areas), wall
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
         self._counted, self._took = 0.0, 0.0
@@ -85,7 +87,7 @@ class Aside:
                 disks[name] = room(folder)
             except OSError as e:
                 errors[name] = e.strerror or type(e).__name__
-        return Seen(self._wall(), self._jobs, size, disks, errors)
+        return Seen(self._wall(), self._jobs, size, disks, errors, tuple(strangers(self._root)))
 
     def _count(self) -> Tally:
         connection = open_for_reading(self._db)

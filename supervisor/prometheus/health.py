@@ -71,7 +71,7 @@ class Health:
         """As of now; of disks, as they were seen last."""
         found = [
             *self._store(), *self._disks(), *self._loop(), *self._agents(), *self._keepers(), *self._hosts(), *self._clusters(),
-            *self._log(), *self._clock(), *self._signs(), *self._notifications(),
+            *self._log(), *self._clock(), *self._signs(), *self._notifications(), *self._root(),
         ]
         if draining:
             found.append(Reason("draining", "degraded", "the supervisor is stopping: nothing new is taken, jobs run on", None, "wait"))
@@ -202,6 +202,18 @@ class Health:
                     f"notify:{name}", "degraded", f"{name} does not take notifications, {waiting} wait: {target['lastError']}",
                     target["failingSince"], "jobscribe notify list shows why; jobscribe notify test NAME tries it",
                 )
+
+
+    def _root(self) -> Iterator[Reason]:
+        for name in sorted(self._parts.altered):
+            yield Reason(
+                f"file:{name}", "degraded", f"{name} in the root names another address for agents than this supervisor's", None,
+                f"where no proxy is meant to be in between: remove {name} from the root, and it is written again",
+            )
+        strangers = self._aside.seen.strangers
+        if strangers:
+            more = f" ({len(strangers) - 1} more like it)" if len(strangers) > 1 else ""
+            yield Reason("strangers", "degraded", strangers[0] + more, None, "jobscribe doctor; see 'A root whose parts' in docs/store.md")
 
 
 def _room(area: str, disk: Disk) -> Iterator[Reason]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -37,7 +37,7 @@ SLURM = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEU
 
 
 class Parts(NamedTuple):
-    """Who has something to tell. lines_lost: of the log."""
+    """Who has something to tell. lines_lost: of the log. altered: files of the root that somebody changed and that are left so."""
 
     engine: Engine
     hub: Hub
@@ -50,6 +50,7 @@ class Parts(NamedTuple):
     drivers: Mapping[str, AgentDriver]
     notifications: Notifications
     lines_lost: Callable[[], int]
+    altered: Collection[str] = ()
 
 
 async def readings(parts: Parts, seen: Seen) -> list[Metric]:

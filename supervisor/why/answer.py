@@ -35,7 +35,7 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
         return answer
     _whose(answer, run)
     if evidence_folder:
-        answer["logs"] = [f"{evidence_folder}/{name}" for name in _FILES]
+        answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run)]
     said = batch.said_of(run, status)
     unwritten = store_fails_since is not None and run.busy
     if unwritten:
@@ -46,7 +46,7 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
     elif not status["known"]:
         whom = f"nobody can ask {batch.nobody(status, said)} since {utc(status['since'])}"
         answer["evidence"].append(f"{whom}; what is said here is the last that is known")
-    if evidence_folder and said is not None:
+    if evidence_folder and said is not None and said.job_id is not None:
         answer["logs"].append(f"{evidence_folder}/{batch.SCRIPT}")
     answer["evidence"] += batch.evidence(run, said)
     if run.active:
@@ -64,6 +64,15 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
     if unwritten:
         answer["try"].insert(0, "jobscribe health   # why the store cannot be written, and what to do")
     return answer
+
+
+def _files(run: Run) -> tuple[str, ...]:
+    """Of its evidence, the files that there are: of a run that never ran its exit at most, and no empty output."""
+    exit_ = run.exit
+    if run.started_at is None and not run.active:
+        return () if exit_ is None else ("exit.json",)
+    empty = {"stdout.log": exit_ is not None and exit_.stdout_bytes == 0, "stderr.log": exit_ is not None and exit_.stderr_bytes == 0}
+    return tuple(name for name in _FILES if not empty.get(name))
 
 
 def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:

@@ -32,10 +32,12 @@ def evidence(run: Run, said: BatchState | None) -> list[str]:
     if said is None:
         return []
     if said.job_id is None:
-        return [f"Slurm: it is not in the queue of {said.cluster} yet"]
+        return [f"Slurm: it {'is not' if run.active else 'was never'} in the queue of {said.cluster}{' yet' if run.active else ''}"]
     about = [f"partition {said.partition}" if said.partition else "", f"account {said.account}" if said.account else ""]
     where = ", ".join(part for part in (f"Slurm job {said.job_id} on {said.cluster}", *about) if part)
     word = said.state + (f" ({said.reason})" if said.reason and said.reason != "None" else "")
+    if word and not run.active and run.exit is not None and run.exit.fault == "neverPossible":
+        word = f"it was {word} until it was taken back"
     told = [f"{where}: {word}" if word else where]
     if said.nodes:
         told.append(f"nodes: {said.nodes}")
@@ -65,7 +67,7 @@ def words(exit_: ExitInfo | None) -> list[str]:
         return []
     said = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
     told = [f"Slurm's side of it: {text}" for text in said if text not in exit_.sentence()]
-    if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first:
+    if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first is True:
         told.append("its command had ended by itself before Slurm ended the job, so its own exit decides")
     return told
 

@@ -7,7 +7,8 @@ from ...db.state import Run
 from ...protocol import last_words
 from ...protocol.batch import BatchState
 from ...protocol.causes import BY_SIGNAL, CAUSES
-from ...protocol.exits import FAULTS, OUT_OF_MEMORY, ExitFacts, ExitInfo, signal_name
+from ...protocol.diagnosis import agrees
+from ...protocol.exits import FAULTS, OUT_OF_MEMORY, ExitFacts, ExitInfo, number_of_signal, signal_name
 from ...protocol.ladder import NEAR, Found, facts_of, killed_by, mib
 from ...protocol.refining import refined
 from ...protocol.status import COMPLETED, ERROR, PURGED
@@ -43,15 +44,30 @@ def ended(answer: Answer, run: Run) -> None:
     answer["try"] += containers.commands(run, run.telling, exit_)
     usual = _usual(answer, run, exit_, found)
     diagnosed(answer, run, usual, doubted=_doubted(run, exit_, found))
-    if run.diagnosis is not None and run.diagnosis.code in _OF_A_SHELL and found.cause != "exit":
-        # one row for all that a shell calls so; here it is known which of them it was
-        answer["try"] = list(dict.fromkeys((*usual, *(line for line in answer["try"] if line not in run.diagnosis.solutions))))
+    table = run.diagnosis
+    if table is not None and found.cause != "exit" and (table.code in _OF_A_SHELL or not agrees(found, table)):
+        # one row for all that a shell calls so, or a row that was chosen before the cause was known as it is here
+        answer["try"] = list(dict.fromkeys((*usual, *(line for line in answer["try"] if line not in table.solutions))))
+    if table is not None and not agrees(found, table):
+        answer["diagnosis"] = None
     if run.spec.roles:
         answer["try"].append(f"jobscribe job tasks {jid}")
-    if run.status == ERROR and run.started_at is not None:
+    if exit_ is not None and run.started_at is not None and exit_.stdout_bytes == exit_.stderr_bytes == 0:
+        _silent(answer, run)
+    elif run.status == ERROR and run.started_at is not None:
         # where it complained, if it did
         silent = exit_ is not None and exit_.stderr_bytes == 0 and bool(exit_.stdout_bytes)
         answer["try"].append(f"jobscribe job logs {jid}" if silent else f"jobscribe job logs --stderr {jid}")
+
+
+def _silent(answer: Answer, run: Run) -> None:
+    """It wrote nothing that could be read."""
+    if run.status != ERROR:
+        return
+    here = run.telling is not None and run.telling.agent_key.driver == "local"
+    scripts = [path for path in answer["logs"] if here and path.endswith("/script.sh")]
+    answer["try"] = [line for line in answer["try"] if not line.startswith("Read the last lines")]
+    answer["try"] += ["Have it write what it does: it wrote no output.", *(f"sh {path}   # runs it again, by hand" for path in scripts)]
 
 
 def _doubted(run: Run, exit_: ExitInfo | None, found: Found) -> bool:
@@ -128,10 +144,10 @@ def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
             answer["sentence"] = run.error or "it was ended from outside"
             answer["try"] = [f"jobscribe trace {answer['computeJid']}"]
         case "scheduler":
-            answer["sentence"] = f"Slurm ended it: {run.error}" if run.error else "Slurm ended it"
-            denied = ("canceled by anyone here", "a time limit", "its own exit")
+            answer["sentence"] = f"Slurm ended it: {_error(run)}" if run.error else "Slurm ended it"
+            denied = ("canceled by anyone here", "a time limit", "its own exit", *denied)
         case "lost":
-            answer["sentence"], denied = run.error or "its end is not known", ("a failure that the job reported",)
+            answer["sentence"], denied = _error(run) or "its end is not known", ("a failure that the job reported",)
         case _:
             denied = _own_exit(answer, run, exit_, found)
     answer["not"] = list(dict.fromkeys((*answer["not"], *denied)))
@@ -142,6 +158,12 @@ def _by_itself(exit_: ExitInfo | None) -> bool:
     if exit_ is None or exit_.stop_reason is not None or exit_.source in ("start", "lost") or exit_.ended_by_scheduler is not None:
         return False
     return exit_.code is not None or exit_.signal is not None
+
+
+def _error(run: Run) -> str | None:
+    """Its error, without the rule that decided an attempt of several tasks: that is evidence."""
+    task = run.telling if run.spec.roles else None
+    return run.error if task is None or task.exit is None else f"task {task.token.role}/{task.token.index}: {task.exit.sentence()}"
 
 
 def _after_another(answer: Answer, run: Run) -> None:
@@ -168,7 +190,8 @@ def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
         beyond = containers.beyond(run.telling, exit_)
         answer["sentence"] = f"{who} was ended by {signal_name(exit_.signal)}, which this system did not send{beyond}"
     else:
-        by_signal = found.cause in BY_SIGNAL.values() and exit_.code != 255
+        # that a shell said it for a signal is at least possible
+        by_signal = (found.cause in BY_SIGNAL.values() and exit_.code != 255) or (found.cause == "exit" and found.confidence == "possible")
         answer["sentence"] = f"{who} ended {'' if by_signal else 'by itself '}with exit code {exit_.code}"
     python = answer["traceback"]
     answer["sentence"] += f": {OUT_OF_MEMORY}" if memory else _meaning(exit_, found, python and python["last"])
@@ -181,11 +204,11 @@ def _meaning(exit_: ExitInfo | None, found: Found, exception: str | None) -> str
     """Behind the bare fact: what that is, and how sure that is. Nothing where the fact says it."""
     if exit_ is None or (exit_.signal is not None and found.cause in _SAY_THEMSELVES):
         return ""
-    number = killed_by(exit_)
     if found.cause == "exit":
+        number = number_of_signal(exit_.code, None)
         if number is None or found.confidence != "possible":
             return ""
-        return f" (a program that exits with {exit_.code} often saw a child killed by {signal_name(number)})"
+        return f" (a shell says {exit_.code} when {signal_name(number)} ended its command; a program can say so by itself)"
     if found.cause == "notExecutable" and exit_.code == 126:
         return " (the command was found but cannot be executed)"
     if found.cause == "notFound" and exit_.code == 127:

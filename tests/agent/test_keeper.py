@@ -32,7 +32,7 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
     assert (exit_.stdout_bytes, exit_.stderr_bytes, exit_.last_lines) == (4, 4, "err")
     assert started["state"] == "running" and started["pid"] > 0 and started["startTicks"] > 0 and started["exit"] is None
     assert exit_.started_at is not None and exit_.ended_at is not None and exit_.started_at <= exit_.ended_at <= time.time()
-    assert exit_.user_secs is not None and exit_.max_rss_bytes is not None and exit_.max_rss_bytes > 100_000
+    assert exit_.user_secs is not None and exit_.max_rss_bytes is None, "a small shell's peak cannot be told from its keeper's"
     final = msgspec.json.decode(keeper.text(token, "exit.json"), type=ExitInfo)
     assert final == exit_
     note = json.loads(keeper.text(token, "start.json"))

@@ -17,7 +17,11 @@ from jobscribe.agent.keeping import witness
 from jobscribe.agent.keeping.execution import Execution
 from jobscribe.agent.keeping.kernel import ABSENT, FORBIDDEN, Kernel
 from jobscribe.protocol.exits import OF_THE_KERNEL, ExitFacts, ExitInfo
-from jobscribe.runtime.evidence import via_shell
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.job_script import script
+from jobscribe.protocol.messages import TaskSpec
+from jobscribe.protocol.refining import by_facts
+from jobscribe.runtime.evidence import from_code, of_text, via_shell
 
 from .conftest import NOBODY, Keeper, until
 from .test_keeper_oom import EATS, LIMIT, keeper as limited_keeper, small
@@ -104,6 +108,37 @@ def test_a_success_needs_no_facts_and_a_plain_failure_has_few(keeper: Keeper) ->
 def test_a_program_that_is_no_shell_made_its_code_itself(keeper: Keeper) -> None:
     exit_ = keeper.run(command=("python3", "-c", "import sys; sys.exit(143)"))
     assert (exit_.code, facts_of(exit_).via_shell) == (143, False)
+
+
+@pytest.mark.parametrize(("text", "code", "number"), [
+    ("exit 130", 130, None), ("exit 141", 141, None), ("exit 129", 129, None), ("exit 143", 143, None),
+    ("kill -INT 0", None, 2), ("kill -HUP $$", None, 1), ("kill -TERM $$", None, 15),
+    # the shell of the script keeps silent about these two, so nobody knows that it was no exit code
+    ("kill -INT $$", 130, None), ("kill -PIPE $$", 141, None), ("trap 'exit 137' INT; kill -INT 0; sleep 9", 137, None),
+])
+def test_a_signal_is_told_with_evidence_and_else_the_code(keeper: Keeper, text: str, code: int | None, number: int | None) -> None:
+    exit_ = keeper.run(text)
+    assert (exit_.code, exit_.signal, exit_.source) == (code, number, "keeper")
+
+
+def test_limits_of_one_process_are_known_from_the_text_and_from_its_processes(keeper: Keeper, tmp_path: Path) -> None:
+    """A limit that the command's text sets is known at once; one that a script sets, when its processes are looked at."""
+    assert facts_of(keeper.run("ulimit -S -v 300000; ulimit -f 9; exit 3")).ulimits == ("ulimit -S -v 300000", "ulimit -f 9")
+    script = tmp_path / "burn.sh"
+    script.write_text("ulimit -t 1\nwhile :; do :; done\n")
+    exit_ = keeper.run(command=("/bin/sh", str(script)))
+    assert exit_.signal == signal.SIGKILL and facts_of(exit_).ulimits == ("ulimit -t 1",)
+    assert by_facts(exit_).cause == "cpuLimit"
+
+
+@pytest.mark.parametrize(("command", "calls"), [
+    (("sh", "-c", "timeout 5 x; exit 3"), True), (("timeout", "-k", "1", "0.1", "sleep", "9"), True), (("sh", "-c", "echo timeout; exit 3"), False),
+    (("sh", "-c", "a && timeout -s INT 9 b; exit 3"), True), (("sh", "-c", "mytimeout 5; exit 3"), False),
+])
+def test_whether_a_text_calls_timeout(tmp_path: Path, command: tuple[str, ...], calls: bool) -> None:
+    text = script(Token("user0001-sim00001-command", 1, 1, "main", 0), TaskSpec(command=command, run_dir="/r"), {}, tmp_path)
+    (tmp_path / "script.sh").write_text(text)
+    assert of_text(str(tmp_path)) == ({"callsTimeout": True} if calls else {})
 
 
 @pytest.mark.parametrize("use", ["auto", "v2", "off"])
@@ -199,6 +234,16 @@ def test_the_least_limit_above_counts_in_version_2(tmp_path: Path) -> None:
     assert cgroup_memory.limit(str(below)) == 5000 and cgroup_memory.limit(None) is None
 
 
+@pytest.mark.parametrize(("words", "code", "number"), [
+    ("Killed\n", 137, 9), ("", 137, None), ("SIGINT\n", 130, 2), ("SIGINT\n", 137, None), ("", 130, None), ("Killed\n", 130, None), ("Broken pipe\n", 141, None),
+    ("/bin/sh: warning: setlocale: LC_ALL: cannot change locale (xx)\n", 137, None), ("SIGINT\nTerminated\n", 143, 15), ("its script was ended by a signal\n", 137, 9),
+])
+def test_what_the_shell_of_the_script_says_tells_a_signal_from_a_code(tmp_path: Path, words: str, code: int, number: int | None) -> None:
+    (tmp_path / "signal").write_text(words)
+    found = from_code(str(tmp_path), code)
+    assert (found.get("code"), found.get("signal")) == ((code, None) if number is None else (None, number))
+
+
 @pytest.mark.parametrize(("code", "stderr", "command", "said"), [
     (137, "/bin/bash: line 1: 12345 Killed                  sim\n", "'/bin/bash' '-c' 'x' ", True),
     (137, "working\nKilled\n", "'sh' 'x' ", True),
@@ -207,6 +252,7 @@ def test_the_least_limit_above_counts_in_version_2(tmp_path: Path) -> None:
     (143, "run.sh: line 7: 881 Killed sim\n", "'./run.sh' ", None),
     (137, "Killed by the user\n", "'./run.sh' ", None), (137, "it said: Killed\n", "'./run.sh' ", None),
     (137, "", "'python3.11' '-m' 'x' ", False), (137, "", "'/usr/bin/python' 'x' ", False), (137, "", "'./python-run.sh' ", None),
+    (130, "", "'python3' 'x' ", None), (141, "", "'python3' 'x' ", None),
     (137, "", '"$3" \'-c\' \'x\' ', None), (3, "Killed\n", "'sh' ", None), (255, "Killed\n", "'sh' ", None), (0, "", "'python3' 'x' ", None),
 ])
 def test_whether_a_shell_made_a_code(tmp_path: Path, code: int, stderr: str, command: str, said: bool | None) -> None:

@@ -17,7 +17,7 @@ def offline(run: Run, tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize(("code", "first"), [
-    ("137", "exit code 137: child killed from outside (4137)"), ("255", "exit code 255: failed (9000)"), ("1", "exit code 1: failed (9000)"),
+    ("137", "exit code 137: perhaps a signal (4128)"), ("124", "exit code 124: perhaps stopped by timeout (4125)"), ("255", "exit code 255: failed (9000)"), ("1", "exit code 1: failed (9000)"),
     ("127", "exit code 127: command not found (4127)"), ("SIGSEGV", "signal 11 (SIGSEGV): segmentation fault (3011)"),
     ("segv", "signal 11 (SIGSEGV): segmentation fault (3011)"), ("-11", "signal 11 (SIGSEGV): segmentation fault (3011)"),
     ("-64", "signal 64 (SIGRTMAX): ended by a signal (3099)"), ("2001", "row 2001: out of memory"), ("5001", "row 5001: GPU out of memory"),
@@ -31,8 +31,13 @@ def test_an_exit_code_a_signal_or_a_row_is_explained(offline: Run, code: str, fi
 
 def test_what_is_told_of_one(offline: Run) -> None:
     out = offline("job", "exits", "137").out
-    for text in ("  reason   It exited with 137", "  type     platform: of the platform", "  again    trying again helps", "  try      Submit", "explain-exit -9 ", "  may be   SIGKILL: memory that ran out"):
+    for text in ("  reason   It exited with 137. A shell says so when SIGKILL", "  type     unknown: whose", "  try      Read the last", "explain-exit -9 ", "  may be   SIGKILL: memory that ran out"):
         assert text in out
+    out = offline("job", "exits", "-9").out
+    assert "  type     if that is so: platform: " in out and "  again    if that is so: trying again helps" in out, "who sent it is not known"
+    assert "explain-exit -9   (signal 9, SIGKILL, if that is meant)" in offline("explain-exit", "9").out
+    assert "134 or 139, as scripts do whose command SIGABRT or SIGSEGV ended" in offline("job", "exits", "4139").out
+    assert "with 139, as scripts do whose command SIGSEGV ended" in offline("job", "exits", "139").out
     assert "a hint: it decides nothing" in offline("job", "exits", "5001").out
 
 
@@ -46,7 +51,9 @@ def test_both_commands_explain_alike(offline: Run, code: str) -> None:
     ("0:9", "signal 9 (SIGKILL): killed from outside (3009)", "killed (unknown, by this alone)"), ("1:0", "exit code 1: failed (9000)", "exit (certain"),
     ("0:0", "exit code 0: it completed", ""), ("127:0", "exit code 127: command not found (4127)", "notFound (likely"),
     ("-9", "signal 9 (SIGKILL)", "killed"), ("139", "exit code 139: child crashed (4139)", "crash (likely"),
-    ("141", "exit code 141: ", "brokenPipe (likely"), ("255", "exit code 255: ", "launcher (possible"),
+    ("141", "exit code 141: ", "exit (possible"), ("0:125", "Slurm's OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
+    ("OUT_OF_MEMORY", "Slurm's OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"), ("timeout", "Slurm's TIMEOUT: time limit reached (1002)", "timeLimit (certain"),
+    ("NODE_FAIL", "Slurm's NODE_FAIL: node failed (2041)", "nodeFail (certain"), ("255", "exit code 255: ", "launcher (possible"),
 ])
 def test_slurms_two_numbers_and_the_cause_that_a_code_alone_is(offline: Run, code: str, first: str, cause: str) -> None:
     ended = offline("explain-exit", code)

@@ -82,6 +82,25 @@ def test_a_job_is_named_by_a_beginning_or_last(run: Run, jids: list[str]) -> Non
     assert named("last") == jids[2]
 
 
+@pytest.mark.parametrize("verb", [("job", "submit", "-q"), ("run",)])
+def test_last_after_a_refusal_says_that_there_is_no_job_of_it(run: Run, jids: list[str], fake: Fake, verb: tuple[str, ...]) -> None:
+    fake.change(jids[2], queuedAt=time.time() - 5)
+    assert run("job", "status", "last").err == ""
+    assert run(*verb, "--", "refuse-me").code == 125
+    ended = run("job", "why", "last")
+    assert ended.code == 0 and jids[2] in ended.out.splitlines()[0]
+    assert ") was refused, so there is no job of it: " in ended.err and f"'last' is the job before it: {jids[2]}" in ended.err
+    assert "refused" not in run("--uid", "Somebody", "job", "status", "last").err, "somebody else was not refused"
+    run("job", "submit", "-q", "--", "x")
+    fake.change(sorted(fake.jobs)[-1], queuedAt=time.time() + 5)
+    assert run("job", "status", "last").err == "", "the last one was taken"
+
+
+def test_where_there_is_no_job_a_refusal_is_told_in_its_place(run: Run) -> None:
+    run("job", "submit", "-q", "--", "refuse-me")
+    assert "was refused, so there is no job of it" in run("job", "status", "last").err
+
+
 @pytest.mark.parametrize(("name", "code"), [
     ("EPRSqtUW", "several"), ("zzzzzz", "no job"), ("../../etc", "is named by"), ("ünïcode", "is named by"),
     ("EPRSqtUW-zzzzzzzz-command", "there is no job"), ("zz", "no job"),

@@ -172,6 +172,8 @@ class FakeSupervisor:
             return getattr(self, "_" + path.replace("-", "_"))(body)
 
     def _run_simulation(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body["run"]["command"][-1:] == ["refuse-me"]:
+            raise Refused("badRequest", "this one not")
         return self._submit(body["run"], body["reqId"])
 
     def _sbatch_login_status(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -371,7 +373,7 @@ class FakeSupervisor:
     def _job_list(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = [
             {"jid": jid, "uid": jid[:8], "status": j["state"], "state": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
-             "driver": "local", "busy": not j["over"], "queuedAt": 1.5, "startedAt": None, "endedAt": None, "reason": j["reason"],
+             "driver": "local", "busy": not j["over"], "queuedAt": j.get("queuedAt", 1.5), "startedAt": None, "endedAt": None, "reason": j["reason"],
              "position": i, "command": " ".join(j["spec"]["command"]) or None, "name": j["spec"]["simName"]}
             for i, (jid, j) in enumerate(self.jobs.items(), 1)
         ][::-1]

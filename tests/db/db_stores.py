@@ -47,6 +47,19 @@ class Disk:
         self.jobs[jid] = job
         return result
 
+    def tell_all(self, events: dict[str, Sequence[JobEvent]]) -> None:
+        """Events of many jobs in one transaction."""
+        events = {jid: own for jid, own in events.items() if own}
+        for jid, own in events.items():
+            job = self.jobs.get(jid, Job(jid=jid))
+            for event in own:
+                job = evolve(job, event)
+            self.jobs[jid] = job
+        writes = tuple(Write(job_stream(jid), self.versions.get(job_stream(jid), 0), tuple(own)) for jid, own in events.items())
+        result = append(self.store, self.calls, Batch(writes=writes, index=tuple(index_row(self.jobs[jid]) for jid in events)))
+        assert isinstance(result, Appended), result
+        self.versions |= {w.stream: w.expected_version + len(w.events) for w in writes}
+
 
 def append(store: EventStore, calls: "queue.Queue[Callable[[], None]]", batch: Batch) -> Appended | Refusal:
     results: list[Appended | Refusal] = []

@@ -141,6 +141,17 @@ def test_sessions_and_serials_are_counted_on() -> None:
     assert folding.last_session([folded.row]) == 2 and folding.last_session([]) == 0
 
 
+def test_whose_log_it_is_survives_a_compaction() -> None:
+    start = SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="1", root_id="one")
+    stop, back = SupervisorStopped(at=T, session=1, reason="x"), LogSetBack(at=T, position=1, lost_up_to=2, serial_floor=7, reason="restored")
+    for events, restored in (([start, stop], False), ([start, back, start, stop], False), ([start, stop, back], True)):
+        rows = stored(events, SYSTEM)
+        folded = checkpoint(SYSTEM, rows, Rules(before=T + 1, history=1, at=NOW))
+        assert folded is not None
+        left = [folded.row, *rows[folded.count :]]
+        assert folding.identity(rows) == folding.identity(left) == folding.Identity("one", restored)
+
+
 def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it() -> None:
     start, stop = SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="1"), SupervisorStopped(at=T, session=1, reason="x")
     back = LogSetBack(at=T, position=1, lost_up_to=2, serial_floor=7, reason="restored")

@@ -27,7 +27,7 @@ from jobscribe.runtime import processes
 pytestmark = pytest.mark.timeout(300)
 UID = "SecretU1"
 PASSWORD = "canaryOfTheRegistryPassword"
-BELONGS = ("r/client.json", "r/secret/server", "r/secret/agents", "r/secret/metrics", "registries.yml")
+BELONGS = ("r/client.json", "r/root.json", "r/secret/server", "r/secret/agents", "r/secret/metrics", "registries.yml")
 
 
 def test_no_secret_is_anywhere_but_in_its_place(docker_sites: Sites, host_a: Host, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_how_a_task_ended(said: dict[str, Any] | None, ooms: int, written: Writt
 def test_what_was_seen_around_an_end() -> None:
     def seen(said: dict[str, Any] | None, *, ooms: int = 0, written: Written | None = None, stop: str | None = None) -> Any:
         exit_ = endings.of_task(said, ooms=ooms, written=written, stop_reason=stop)
-        return endings.facts_of(exit_, peak=70, limit=100, ooms=ooms, via_shell=None)
+        return endings.facts_of(exit_, peak=70, limit=100, ooms=ooms, said={})
 
     assert seen(state(0), written=Written(code=0)) is msgspec.UNSET and seen(state(status="created")) is msgspec.UNSET
     killed = seen(state(137, oom=True), ooms=2)

@@ -185,7 +185,7 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
     assert [r["state"] for r in replies] == ["pending"] * count
     took = time.monotonic() - begun
     waits = site.status(runs[-1])
-    assert waits["queueState"] == "op_slot" and waits["jobStatusMessage"].endswith(f"({count - 1} ahead)"), waits
+    assert waits["queueState"] == "op_slot" and waits["jobStatusMessage"].endswith(f"({count - 1} of them ahead)"), waits
     begun = time.monotonic()
     for n in range(100):
         site.status(runs[-1 - n])
@@ -200,7 +200,7 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
     for run in runs[:: count // 50]:
         assert site.cancel(run)["over"], "a queued run is over with its cancel"
     left = count - len(runs[:: count // 50])
-    assert f"({left - 1} ahead)" in site.status(runs[-1])["jobStatusMessage"]
+    assert f"({left - 1} of them ahead)" in site.status(runs[-1])["jobStatusMessage"]
     for run in holders:
         site.cancel(run)
     until(lambda: not site.post("job-list", active=True, limit=1)["jobs"], "all have run", 600, 0.2)

@@ -462,7 +462,7 @@ def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(site: Site, browser
     secrets = {site.token, browser._cookie.partition("=")[2], ticket} | {f.read_text().strip() for f in (site.root / "secret").iterdir() if f.is_file()}
     shown = {"what the job sees": said}
     for path, text in (texts_below(site.root, most_bytes=1 << 24) | {site.place / "up.log": (site.place / "up.log").read_bytes()}).items():
-        if path.parent.name != "secret" and path.name != "client.json":
+        if path.parent.name != "secret" and path.name not in ("client.json", "root.json"):
             shown[str(path)] = text
     for pid, line in site.everybody().items():
         shown[f"process {pid}"] = line + processes._read(f"/proc/{pid}/environ")  # nothing where it hides even from its own user

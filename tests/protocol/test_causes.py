@@ -1,16 +1,19 @@
 """The closed table of causes: each can be reached, each says what to do, and output is never believed more than it may be."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from jobscribe.protocol import last_words
+from jobscribe.protocol.batch import BatchState
 from jobscribe.protocol.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE
-from jobscribe.protocol.diagnosis import Table, diagnose
-from jobscribe.protocol.exits import BY_SCHEDULER, ExitFacts, ExitInfo
-from jobscribe.protocol.refining import of_exit, refined
+from jobscribe.protocol.diagnosis import Table, agrees, diagnose
+from jobscribe.protocol.exits import BY_SCHEDULER, FAULTS, ExitFacts, ExitInfo
+from jobscribe.protocol.refining import by_facts, of_exit, refined
 from jobscribe.protocol.status import EndReason, QueueState, Status, StopReason
+from jobscribe.service.exit_table import load
 
 SHELL, NO_SHELL = ExitFacts(via_shell=True), ExitFacts(via_shell=False)
 TRACEBACK = 'Traceback (most recent call last):\n  File "solve.py", line 12, in main\n    step(n)\n  File "solve.py", line 3, in step\nValueError: negative volume'
@@ -24,6 +27,12 @@ def said(code: int, line: str, **fields: Any) -> ExitInfo:
     return ExitInfo(code=code, last_lines=f"begins\n{line}\n", **fields)
 
 
+def killed(limit: str = "ulimit -t 1", **fields: Any) -> ExitInfo:
+    """SIGKILL where such a limit holds."""
+    fields |= {} if "code" in fields else {"signal": 9}
+    return ExitInfo(facts=ExitFacts(ulimits=(limit,), via_shell=True, memory_kills=0), **fields)
+
+
 ENDS: list[tuple[ExitInfo, str, str]] = [
     (ExitInfo(code=3), "exit", "certain"), (ExitInfo(code=137), "exit", "possible"), (ExitInfo(code=137, facts=NO_SHELL), "exit", "certain"),
     (ExitInfo(code=139, facts=NO_SHELL), "exit", "certain"), (ExitInfo(code=0, out_of_memory=True), "completed", "certain"),
@@ -35,12 +44,20 @@ ENDS: list[tuple[ExitInfo, str, str]] = [
     (ExitInfo(source="start", detail="the disk is full: No space left on device", fault="diskFull"), "diskFull", "certain"),
     (ExitInfo(source="start", detail="the user's disk quota is used up", fault="diskFull"), "quota", "certain"),
     (ExitInfo(source="start", detail="no such image", fault="imageMissing"), "startFailed", "certain"),
-    (ExitInfo(signal=13), "brokenPipe", "certain"), (ExitInfo(code=141), "brokenPipe", "likely"), (ExitInfo(code=141, facts=SHELL), "brokenPipe", "certain"),
+    (ExitInfo(signal=13), "brokenPipe", "certain"), (ExitInfo(code=141), "exit", "possible"), (ExitInfo(code=141, facts=SHELL), "brokenPipe", "certain"),
+    (said(141, "tee: write error: Broken pipe"), "brokenPipe", "likely"), (said(130, TRACEBACK.replace("ValueError: negative volume", "KeyboardInterrupt")), "interrupted", "likely"),
+    (ExitInfo(code=129, facts=NO_SHELL), "exit", "certain"), (ExitInfo(code=131), "exit", "possible"),
+    (ExitInfo(code=124), "commandTimeout", "possible"), (ExitInfo(code=124, facts=ExitFacts(calls_timeout=True)), "commandTimeout", "likely"),
+    (said(1, "MemoryError"), "memoryRefused", "likely"), (said(1, "x: Cannot allocate memory"), "memoryRefused", "likely"),
+    (killed(user_secs=0.9, system_secs=0.08), "cpuLimit", "likely"), (killed(code=137, user_secs=1.5, system_secs=0.0), "cpuLimit", "likely"),
+    (killed(user_secs=0.4, system_secs=0.1), "killed", "unknown"), (killed("ulimit -t 100", user_secs=80.0, system_secs=0.1), "killed", "unknown"),
+    (killed(started_at=1.0, ended_at=2.0), "cpuLimit", "possible"),
+    (killed(started_at=1.0, ended_at=1.4), "killed", "unknown"), (killed("ulimit -S -t 1", user_secs=2.0, system_secs=0.0), "killed", "unknown"),
     *((ExitInfo(signal=n), "crash", "certain") for n in (4, 6, 7, 8, 11)), *((ExitInfo(code=128 + n), "crash", "likely") for n in (4, 6, 7, 8, 11)),
     (ExitInfo(signal=24), "cpuLimit", "certain"), (ExitInfo(code=152), "cpuLimit", "likely"), (said(1, "CPU time limit exceeded"), "cpuLimit", "likely"),
     (ExitInfo(signal=25), "fileSizeLimit", "certain"), (said(1, "OSError: [Errno 27] File too large"), "fileSizeLimit", "likely"),
-    (ExitInfo(signal=1), "hangup", "certain"), (ExitInfo(code=129), "hangup", "likely"), (ExitInfo(signal=2), "interrupted", "certain"),
-    (ExitInfo(code=130), "interrupted", "likely"), (ExitInfo(signal=12), "signal", "certain"), (ExitInfo(signal=15), "terminated", "unknown"),
+    (ExitInfo(signal=1), "hangup", "certain"), (ExitInfo(code=129), "exit", "possible"), (ExitInfo(signal=2), "interrupted", "certain"),
+    (ExitInfo(code=130), "exit", "possible"), (ExitInfo(signal=12), "signal", "certain"), (ExitInfo(signal=15), "terminated", "unknown"),
     (ExitInfo(code=143, facts=SHELL), "terminated", "unknown"), (ExitInfo(code=255), "launcher", "possible"),
     (said(255, "ssh: connect to host n1 port 22: Connection refused"), "launcher", "likely"),
     (said(1, "cp: error writing 'x': No space left on device"), "diskFull", "likely"), (said(1, "write: Disk quota exceeded"), "quota", "likely"),
@@ -60,6 +77,7 @@ def test_an_end_and_its_cause(exit_: ExitInfo, cause: str, confidence: str) -> N
 
 def test_each_cause_can_be_reached() -> None:
     reached = {of_exit(exit_).cause for exit_, _, _ in ENDS} | {"killed", "outOfMemory"}  # these by the ladder, see test_ladder
+    reached |= {by_facts(in_slurm(mine)).cause for mine in (True, False)}
     reached |= set(BY_SLURM.values()) | set(BY_STOP.values()) | {refined("canceled", reason, None).cause for reason in BY_REASON}
     reached |= {refined("job_run_purged", "exit", ExitInfo(code=0)).cause, refined("completed", "exit", None).cause, refined("error", None, None).cause}
     assert set(CAUSES) - reached == {*get_args(QueueState), "running", "missing"} - {"dependency"}, "those stand in the status of what waits"
@@ -110,7 +128,77 @@ def test_output_is_never_more_than_likely_and_changes_no_class(exit_: ExitInfo, 
     assert (of_it and (of_it.code, of_it.type, of_it.behavior)) == (of_silence and (of_silence.code, of_silence.type, of_silence.behavior))
 
 
+def in_slurm(mine: bool | None, state: str = "CANCELLED") -> ExitInfo:
+    """Ended by Slurm. mine: was it its own user who canceled it there? None: nobody knows."""
+    said = BatchState(cluster="hpc", job_id="7", state=state)
+    return ExitInfo(signal=15, batch=said, facts=ExitFacts() if mine is None else ExitFacts(canceled_by_user=mine))
+
+
+def every_end() -> Iterator[ExitInfo]:
+    """All that a cause can be found in, and all codes and signals with each thing that is known of shells."""
+    yield from (exit_ for exit_, _, _ in ENDS)
+    yield from (ExitInfo(signal=n, facts=f) for n in range(1, 65) for f in (ExitFacts(), ExitFacts(memory_kills=1), ExitFacts(memory_peak_bytes=99, memory_limit_bytes=100)))
+    yield from (ExitInfo(code=n, facts=f) for n in range(1, 256) for f in (ExitFacts(), SHELL, NO_SHELL, ExitFacts(calls_timeout=True)))
+    yield from (in_slurm(mine, state) for mine in (None, True, False) for state in BY_SCHEDULER)
+    yield from (ExitInfo(code=0, stop_reason=word) for word in get_args(StopReason))
+    yield from (ExitInfo(source="start", fault=f, detail=d) for f in (None, *FAULTS) for d in ("", "Exec format error", "quota", "No space left", "executable file not found"))
+
+
+@pytest.mark.parametrize("table", [Table(), load(None)], ids=["built in", "shipped"])
+def test_the_class_and_the_advice_of_each_end_are_those_of_its_cause(table: Table) -> None:
+    """Whose it is never contradicts the cause; a cause that is only possible blames nobody and decides nothing about another try."""
+    decided: set[str] = set()
+    for exit_ in every_end():
+        found, diagnosis = by_facts(exit_), diagnose(exit_, table)
+        if diagnosis is None:
+            continue
+        whose = CAUSES[found.cause].whose
+        assert agrees(found, diagnosis), (exit_, found, diagnosis)
+        if found.confidence == "possible" and not exit_.out_of_memory:
+            assert (diagnosis.type, diagnosis.behavior) == ("unknown", "unknown"), (exit_, found, diagnosis)
+        elif whose not in ("unknown", "nobody") and diagnosis.type != "unknown":
+            decided.add(found.cause)
+        if whose == "user" and diagnosis.type == "user":
+            assert diagnosis.behavior != "transient", (exit_, found, diagnosis)
+            assert not any(line.startswith("Submit it again.") for line in diagnosis.solutions), (exit_, found, diagnosis)
+    assert decided >= {"cpuLimit", "fileSizeLimit", "outOfMemory", "commandTimeout", "slurmCanceledByOther", "slurmCanceledByUser", "crash", "notFound", "quota"}
+
+
+def test_retries_go_by_the_cause() -> None:
+    """The kernel ended it at its own limit of CPU time: a platform retry would only repeat that. With another sender it may help."""
+    of_limit, of_nobody = diagnose(killed(user_secs=0.9, system_secs=0.1), load(None)), diagnose(ExitInfo(signal=9), load(None))
+    assert of_limit is not None and (of_limit.type, of_limit.behavior) == ("user", "permanent") and any("ulimit -t" in line for line in of_limit.solutions)
+    assert of_nobody is not None and of_nobody.behavior == "transient"
+    by_root = diagnose(in_slurm(mine=False), load(None))
+    assert by_root is not None and (by_root.type, by_root.behavior) == ("platform", "permanent")
+
+
+@pytest.mark.parametrize(("code", "told"), [(134, "134, as scripts do whose command SIGABRT ended"), (139, "139, as scripts do whose command SIGSEGV ended")])
+def test_a_reason_names_the_code_and_the_signal_of_this_exit(code: int, told: str) -> None:
+    found = diagnose(ExitInfo(code=code), load(None))
+    assert found is not None and told in found.reason and " or " not in found.reason.partition(" - ")[0]
+
+
 # ---- lines of output
+
+
+WARNED = "warning: cache: No space left on device, going on without\n"
+STEPS, FINAL = "".join(f"step {n} ok\n" for n in range(1, 6)), "Error: input file missing: mesh.inp\n"
+
+
+@pytest.mark.parametrize(("text", "cause", "confidence"), [
+    (WARNED + STEPS + FINAL, "exit", "certain"), (WARNED + "done\n", "exit", "certain"), (WARNED, "diskFull", "likely"),
+    ("cache: No space left on device\n" + STEPS + FINAL, "exit", "certain"), ("cache: No space left on device\nERROR: step 3 failed\n", "diskFull", "possible"),
+    ("dd: error writing 'x': No space left on device\n9+0 records in\n9+0 records out\n", "diskFull", "likely"),
+    ("cp: x: No space left on device\nmake: *** [all] Error 1\n", "diskFull", "likely"), ("cp: x: No space left on device\n" + "step ok\n" * 9, "diskFull", "possible"),
+    ("write: Broken pipe\ncp: x: Disk quota exceeded\n", "quota", "likely"), ("cp: x: Disk quota exceeded\nwrite: Broken pipe\n", "brokenPipe", "likely"),
+])
+def test_the_last_error_counts_and_not_what_the_program_survived(text: str, cause: str, confidence: str) -> None:
+    exit_ = ExitInfo(code=1, last_lines=text)
+    found, diagnosis = of_exit(exit_), diagnose(exit_, load(None))
+    assert (found.cause, found.confidence) == (cause, confidence)
+    assert diagnosis is not None and (cause != "exit" or diagnosis.hint is None), "nor as a hint"
+
 
 
 def test_the_newest_exception_is_read_with_its_frames() -> None:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from jobscribe.protocol.diagnosis import (
     BUILT_IN, EXCERPT_BYTES, EXCERPT_LINES, LINE_CHARS, SEEN_CHARS, Row, Table, When, diagnose, excerpt,
 )
-from jobscribe.protocol.exits import FAULTS, ExitInfo
+from jobscribe.protocol.exits import FAULTS, ExitFacts, ExitInfo
 
 PLAIN = Table()
+SHELL = ExitFacts(via_shell=True)
 #: A table that would take everything for something else, if its rows could.
 GREEDY = Table(rows=(
     Row(code=90_000, phrase="permanent by its output", type="user", behavior="permanent", reason="R", solutions=("S",), when=When(log=("e",))),
@@ -71,8 +72,11 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
     # its code
     (ExitInfo(code=126), ("command cannot be executed", "user", "permanent")),
     (ExitInfo(code=127), ("command not found", "user", "permanent")),
-    (ExitInfo(code=137), ("child killed from outside", "platform", "transient")),
-    (ExitInfo(code=143), ("child killed from outside", "platform", "transient")),
+    (ExitInfo(code=137, facts=SHELL), ("child killed from outside", "platform", "transient")),
+    (ExitInfo(code=143, facts=SHELL), ("child killed from outside", "platform", "transient")),
+    # a code of 128+n is a code where nothing shows the signal
+    *((ExitInfo(code=code), ("failed", "unknown", "unknown")) for code in (129, 130, 131, 137, 141, 143)),
+    (ExitInfo(code=139, facts=ExitFacts(via_shell=False)), ("failed", "unknown", "unknown")),
     (ExitInfo(code=136), ("error in a child's program", "user", "permanent")),
     (ExitInfo(code=139), ("child crashed", "user", "unknown")),
     (ExitInfo(code=200), ("try again", "user", "transient")),
@@ -91,7 +95,7 @@ def test_without_any_table_an_exit_is_what_the_first_of_these_says(exit_: ExitIn
 
 def test_of_each_kind_the_order_is_stop_fact_signal_code() -> None:
     """The same exit, of which less and less is known: each step is taken only where none before it was."""
-    known = {"stop_reason": "cancel", "out_of_memory": True, "signal": 9, "code": 137}
+    known = {"stop_reason": "cancel", "out_of_memory": True, "signal": 9, "code": 137, "facts": SHELL}
     phrases = []
     for without in ((), ("stop_reason",), ("stop_reason", "out_of_memory"), ("stop_reason", "out_of_memory", "signal")):
         phrases.append(said(ExitInfo(**{k: v for k, v in known.items() if k not in without}))[0])  # type: ignore[arg-type]

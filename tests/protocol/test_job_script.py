@@ -92,6 +92,7 @@ def test_names_that_shells_keep_for_themselves_reach_the_command(shell: list[str
     (("sh", "-c", "kill -9 $$"), 137, "137\n", True), (("sh", "-c", "kill -15 $$"), 143, "143\n", True),
     (("sh", "-c", "kill -SEGV $$"), 139, "139\n", True), (("sh", "-c", "kill -34 $$"), 162, "162\n", True),
     (("sh", "-c", "kill -2 $$"), 130, "130\n", False), (("sh", "-c", "kill -13 $$"), 141, "141\n", False),
+    (("sh", "-c", "kill -2 0"), 130, "130\n", True),
 ])
 def test_the_exit_is_written_and_a_signal_leaves_words(
     shell: list[str], evidence: Path, command: tuple[str, ...], code: int, written: str, spoke: bool,

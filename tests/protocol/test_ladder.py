@@ -31,6 +31,7 @@ EVIDENCE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("kernel_count", "outOfMemory", "likely", {"facts": {"memory_kills": 1}}),
     ("engine_flag", "outOfMemory", "likely", {"out_of_memory": True}),
     ("kernel_line", "outOfMemory", "likely", {"facts": {"kernel": (OOM,)}}),
+    ("cpu_limit", "cpuLimit", "likely", {"facts": {"ulimits": ("ulimit -t 1",)}, "user_secs": 0.9, "system_secs": 0.08}),
     ("near_limit", "outOfMemory", "possible", {"facts": near()}),
     ("nobody_known", "killed", "unknown", {}),
 )

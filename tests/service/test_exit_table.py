@@ -106,9 +106,9 @@ def by_slurm(state: str, code: int | None = None, **fields: object) -> ExitInfo:
 
 
 @pytest.mark.parametrize(("exit_", "expected"), [
-    (by_slurm("CANCELLED"), (2040, "user", "permanent")),
+    (by_slurm("CANCELLED"), (2040, "unknown", "permanent")),
     # the same, where the script lived long enough to note what its program made of it
-    (by_slurm("CANCELLED", 143), (2040, "user", "permanent")),
+    (by_slurm("CANCELLED", 143), (2040, "unknown", "permanent")),
     (by_slurm("CANCELLED", signal=15, stop_reason="cancel"), (1001, "user", "permanent")),
     (by_slurm("NODE_FAIL"), (2041, "platform", "transient")),
     (by_slurm("PREEMPTED", 143), (2042, "platform", "transient")),

@@ -163,7 +163,10 @@ class Stage:
         if exit is not None:
             assert (said["exit"]["source"], said["exit"]["code"], said["exit"]["signal"]) == exit, said["exit"]
         assert said["exit"]["batch"] == said["batch"] and "unknownSince" not in said["batch"]
-        self._explained(run, said, why or WHY.get((reason, slurm)), sentence, evidence, tries, never)
+        usual = WHY.get((reason, slurm))
+        if (reason, slurm) == ("scheduler", "CANCELLED") and (by := said["batch"]["canceledBy"]):
+            usual = (f"slurmCanceledBy{'User' if by == self.users[PEOPLE[run['uid']]] else 'Other'}", "certain")
+        self._explained(run, said, why or usual, sentence, evidence, tries, never)
         self._traced(run, job, said)
         on_file = until(lambda: (r := self.record(run))["status"] == status and "state" in r.get("batch", {}) and r, "its record is written", SECS)
         assert (on_file["reason"], on_file["batch"]["jobId"], on_file["batch"]["state"]) == (reason, job, last), on_file

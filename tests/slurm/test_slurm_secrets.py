@@ -170,7 +170,7 @@ def _attacked(at: Stand, run: dict[str, Any], job: str) -> dict[str, Any]:
 def _texts(at: Stand) -> dict[str, bytes]:
     """What lies anywhere, by where it is."""
     root, place = at.root, at.root.parent
-    belongs = {root / "client.json", *((root / "secret" / name) for name in ("server", "agents", "metrics"))}
+    belongs = {root / "client.json", root / "root.json", *((root / "secret" / name) for name in ("server", "agents", "metrics"))}
     homes = [at.users.home(n) for n in ("alice", "bob", "two", "keycode")]
     texts = texts_below(place, at.slurm.place, at.users.place / "log", *homes, *Path("/tmp").glob("jobscribe-link.*"))
     out = {str(path): text for path, text in texts.items() if path not in belongs}

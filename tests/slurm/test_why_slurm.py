@@ -142,7 +142,7 @@ def its_user_cancels_it_past_us(stage: Stage) -> None:
     run, nap = stage.naps()
     job = stage.running(run)
     stage.users.run("alice", "scancel", job, env=stage.slurm.env)
-    ended(stage, run, "slurmCanceled", "certain", stage.users["alice"], "canceled by anyone here", tries=f"sacct -j {job}")
+    ended(stage, run, "slurmCanceledByUser", "certain", stage.users["alice"], "canceled by anyone here", tries=f"sacct -j {job}")
     assert naps(nap) == []
 
 

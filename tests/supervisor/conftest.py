@@ -187,6 +187,8 @@ class Stage:
         for jid, serial in queued:
             job = world.jobs[jid]
             assert job.run and job.run.serial == serial and job.run.active and not job.run.waits_for
+        for v in world.agents.values():
+            assert list(v.gangs.items()) == [(t, n) for t, n in v.queued.items() if world.jobs[t[0]].run.spec.roles]
         assert world.slots.claims.keys() == asking | live.keys(), "slots belong to who asks or lives"
         claims = {t: c for room in world.rooms.values() for t, c in room.claims.items()}
         assert claims.keys() <= asking | live.keys(), "rooms belong to who asks or lives"

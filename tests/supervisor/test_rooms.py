@@ -446,8 +446,8 @@ def test_those_behind_the_first_wait_for_it():
     room = Room((node(cpu=2),))
     for name, cpu in (("j1", 1), ("j2", 2), ("j3", 1), ("j4", 1)):
         ask(room, name, role(cpu=cpu))
-    assert rooms.wait_of(room, ("j3", 1)) == rooms.Lack("behind", 1, "it waits behind one run that asked before it")
-    assert rooms.wait_of(room, ("j4", 1)) == rooms.Lack("behind", 2, "it waits behind 2 runs that asked before it")
+    assert rooms.wait_of(room, ("j3", 1)) == rooms.Lack("behind", 1, "it waits behind one run that was submitted before it")
+    assert rooms.wait_of(room, ("j4", 1)) == rooms.Lack("behind", 2, "it waits behind 2 runs that were submitted before it")
 
 
 def test_ports_that_are_avoided_are_counted_in_what_is_said():

@@ -1,5 +1,6 @@
 """What people are told about a run, in every state, with the numbers in it."""
 
+import msgspec
 import pytest
 from jobscribe.db.state import Job
 from jobscribe.supervisor.core.inputs import DriverFailed, Restarted
@@ -179,7 +180,7 @@ def test_waiting_for_an_agent(stage, kit):
     stage.tell(DriverFailed(key, 1, "no room"))
     assert sentence(stage) == ("agent", f"its agent is to be started again, try 2 of 3, since {AT}23 UTC ({key}); last failure: no room")
     stage.submit(2)
-    assert sentence(stage, 2)[1].endswith("; 1 of this user's runs are ahead")
+    assert sentence(stage, 2)[1].endswith("; 1 of this user's runs is ahead")
     stage.fire("agent-retry", key, 1)
     stage.started()
     assert sentence(stage)[1].startswith("its agent is being started, try 2 of 3, since ")
@@ -234,10 +235,71 @@ def test_waiting_behind_more_runs_than_ask_for_slots(kit):
     assert sentence(stage, ASKING)[0] == "cpu_slot"
     n = ASKING + 5
     assert sentence(stage, n) == (
-        "op_slot", f"waiting behind other runs of this user, the first of which wait for CPU resources ({n - 1} ahead)",
+        "op_slot", f"waiting behind other runs of this user, the first of which wait for CPU resources ({n - 1} of them ahead)",
     )
     stage.cancel(3)
-    assert sentence(stage, n)[1].endswith(f"({n - 2} ahead)")
+    assert sentence(stage, n)[1].endswith(f"({n - 2} of them ahead)")
+
+
+def _many(kit, stage, count, uid=None, first=1000, **fields):
+    """That many runs of one user, whose agent is up."""
+    uid = uid or kit.UID
+    stage.submit(first - 1, uid=uid, **fields)
+    if stage.world.agents[kit.key_of(uid)].phase != "up":
+        stage.up(kit.key_of(uid))
+    stage.tell(*(stage.submission(kit.spec(first + n, uid, **fields)) for n in range(count - 1)))
+
+
+def test_all_earlier_runs_that_need_the_same_slots_are_ahead(kit):
+    """Also those that wait for a slot of their user first, or behind its first runs: each of them gets its CPU slot before."""
+    two = {("local", "sequential"): 2}
+    stage = kit.Stage(cpu_slots=two, op_run_slots=two)
+    _many(kit, stage, 1000)
+    stage.submit(1, uid=kit.OTHER_UID)
+    stage.up(kit.key_of(kit.OTHER_UID))
+    for left in range(998, 990, -1):
+        reply = status(stage.world, stage.job(1, kit.OTHER_UID), 7, stage.now())
+        assert reply["queueState"] == "cpu_slot" and reply["jobStatusMessage"].endswith(f"(2 of 2 in use, {left} ahead)")
+        done = sorted(stage.world.agents[kit.key_of()].placed)[0]
+        stage.reports(kit.running(done))
+        stage.reports(kit.ended(done))
+        assert not stage.world.agents[kit.key_of(kit.OTHER_UID)].placed, "the runs that are counted do go first"
+    stage.submit(2, uid=kit.OTHER_UID)
+    stage.disconnect()
+    assert sentence_of(stage, kit.OTHER_UID, 2)[1].endswith("(2 of 2 in use, 1 ahead)"), "runs of an agent that is away do not ask"
+
+
+def sentence_of(stage, uid, n):
+    reply = status(stage.world, stage.job(n, uid), 7, stage.now())
+    return reply["queueState"], reply["jobStatusMessage"]
+
+
+def test_runs_with_roles_do_not_count_for_cpu_slots_nor_others_for_their_places(kit):
+    one = {("local", "parallel"): 1}
+    stage = kit.Stage(cpu_slots=one, op_run_slots={("local", "parallel"): 2}, nodes={"local": (kit.node(cpu=2),)})
+    for n in range(6):
+        stage.gang(kit.role(cpu=2), n=n)
+    stage.submit(6, job_run_mode="parallel")
+    stage.up(kit.key_of(kind="parallel"))
+    stage.submit(7, uid=kit.OTHER_UID, job_run_mode="parallel")
+    stage.submit(8, uid=kit.OTHER_UID, job_run_mode="parallel")
+    stage.gang(kit.role(cpu=2), n=9, uid=kit.OTHER_UID)
+    stage.up(kit.key_of(kit.OTHER_UID, "parallel"))
+    assert sentence_of(stage, kit.OTHER_UID, 8)[1].endswith("(1 of 1 in use, 1 ahead)")
+    stage.reports(kit.running(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel"))
+    stage.reports(kit.ended(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel"))
+    stage.answer()
+    assert sentence_of(stage, kit.OTHER_UID, 9) == ("resources", "it waits behind 5 runs that were submitted before it")
+
+
+def test_the_place_in_an_array(kit):
+    stage = kit.Stage(cpu_slots={("local", "sequential"): 9}, op_run_slots={("local", "sequential"): 9})
+    runs = [msgspec.structs.replace(kit.spec(1), compute_model=f"m{n}", at_once=2) for n in range(5)]
+    stage.tell(*map(stage.submission, runs))
+    stage.up()
+    job = stage.world.jobs[f"{kit.UID}-sim00001-m4"]
+    reply = status(stage.world, job, 7, stage.now())
+    assert reply["queueState"] == "array_slot" and reply["jobStatusMessage"].endswith("(2 of 2 in use, 2 ahead)")
 
 
 def test_waiting_while_the_store_cannot_be_written(stage):

@@ -4,7 +4,7 @@ import pytest
 from jobscribe.db.state import Job
 from jobscribe.protocol.causes import CAUSES
 from jobscribe.protocol.diagnosis import Diagnosis
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.exits import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.messages import KeeperReport
 from jobscribe.protocol.roles import Retry
@@ -102,7 +102,7 @@ def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):
     (ExitInfo(code=126), "exit", "notExecutable", "likely", "it ended by itself with exit code 126 (the command was found but cannot be executed)"),
     (ExitInfo(code=127), "exit", "notFound", "likely", "it ended by itself with exit code 127 (the command was not found)"),
     (ExitInfo(code=137), "exit", "exit", "possible",
-     "it ended by itself with exit code 137 (a program that exits with 137 often saw a child killed by SIGKILL)"),
+     "it ended with exit code 137 (a shell says 137 when SIGKILL ended its command; a program can say so by itself)"),
     (ExitInfo(signal=11), "signal", "crash", "certain", "it was ended by SIGSEGV, which this system did not send"),
     (ExitInfo(source="start", detail="no directory"), "startFailed", "startFailed", "certain", "could not be started: no directory"),
     (ExitInfo(source="lost", detail="gone"), "lost", "lost", "unknown", "its end is not known: gone"),
@@ -427,7 +427,56 @@ def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
     assert answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"] and "canceled by anyone" in answer["not"]
 
 
-@pytest.mark.parametrize(("stdout", "stderr", "command"), [(9, 0, "job logs"), (9, 9, "job logs --stderr"), (0, 0, "job logs --stderr")])
+@pytest.mark.parametrize(("stdout", "stderr", "command"), [(9, 0, "job logs"), (9, 9, "job logs --stderr")])
 def test_what_is_to_be_read_is_where_it_wrote(kit, stdout, stderr, command):
     stage = ended(kit, ExitInfo(code=3, stdout_bytes=stdout, stderr_bytes=stderr))
-    assert f"jobscribe {command} {kit.jid_of()}" in ask(stage)["try"]
+    answer = ask(stage, "/e")
+    assert f"jobscribe {command} {kit.jid_of()}" in answer["try"]
+    assert [name for name in ("stdout.log", "stderr.log") if f"/e/{name}" in answer["logs"]] == ["stdout.log", "stderr.log"][: 1 + bool(stderr)]
+
+
+def test_of_a_job_that_wrote_nothing_nothing_is_to_be_read(kit):
+    stage = ended(kit, ExitInfo(code=3, stdout_bytes=0, stderr_bytes=0))
+    answer = ask(stage, "/e")
+    assert answer["logs"] == ["/e/exit.json", "/e/script.sh"]
+    assert answer["try"] == ["Have it write what it does: it wrote no output.", "sh /e/script.sh   # runs it again, by hand"]
+
+
+def test_of_a_job_that_never_ran_there_is_its_exit_at_most(stage, kit):
+    stage.submit()
+    stage.up()
+    stage.reports(kit.ended(stage.token(), None, source="start", pid=None, detail="the disk is full", fault="diskFull"))
+    answer = ask(stage, "/e")
+    assert answer["reason"] == "startFailed" and answer["logs"] == ["/e/exit.json"] and not any("job logs" in line for line in answer["try"])
+    stage.submit(2)
+    stage.cancel(2)
+    job = stage.job(2)
+    assert why(status(stage.world, job, 1, stage.now()), job, "/e")["logs"] == []
+
+
+def test_the_first_line_of_a_lost_task_says_what_was_lost(kit):
+    stage, (token,) = gang(kit, kit.role())
+    reports(kit, stage, kit.running(token), kit.ended(token, None, source="lost", detail="its container was removed from outside"))
+    answer = ask(stage)
+    assert answer["sentence"] == "task a/0: its end is not known: its container was removed from outside"
+    assert any("FailedTaskCount" in line for line in answer["evidence"])
+
+
+def test_a_class_of_an_older_version_that_contradicts_the_cause_is_not_told(kit):
+    """Then SIGKILL was of the platform, whatever limit the job had set itself."""
+    facts = ExitFacts(ulimits=("ulimit -t 1",), memory_kills=0)
+    stage = ended(kit, ExitInfo(signal=9, user_secs=0.9, system_secs=0.08, facts=facts))
+    answer = ask(stage)
+    assert (answer["cause"], answer["diagnosis"]["type"], answer["diagnosis"]["behavior"]) == ("cpuLimit", "user", "permanent")
+    assert any("ulimit -t 1" in line for line in answer["evidence"]) and "Submit it again." not in answer["try"]
+    job = stage.job()
+    old = Diagnosis(code=3009, phrase="killed from outside", type="platform", behavior="transient", reason="So.", solutions=("Submit it again.",))
+    tasks = tuple(kit.replace(t, diagnosis=old) for t in job.run.attempts[-1].tasks)
+    job = kit.replace(job, run=kit.replace(job.run, attempts=(kit.replace(job.run.attempts[-1], tasks=tasks),)))
+    answer = why(status(stage.world, job, 1, stage.now()), job, None)
+    assert answer["diagnosis"] is None and "Submit it again." not in answer["try"] and answer["try"][0] == CAUSES["cpuLimit"].todo[0]
+
+
+def test_a_time_limit_is_no_cancel_that_anyone_asked_for(kit):
+    answer = ask(ended(kit, ExitInfo(signal=15, stop_reason="timeLimit"), time_limit_secs=9.0))
+    assert answer["cause"] == "timeLimit" and answer["not"] == ["asked for by anyone", "its own exit"]

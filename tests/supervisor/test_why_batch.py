@@ -7,6 +7,7 @@ from jobscribe.db.memory import MemoryStore
 from jobscribe.db.store import Batch, Write
 from jobscribe.protocol.batch import BatchState
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.exits import ExitFacts
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.hosts import HostPlace
 from jobscribe.supervisor.core.inputs import DriverFound, SignInNeeded
@@ -114,6 +115,29 @@ def test_it_runs_and_what_is_not_known_needs_a_sign_in(stage, kit):
     stage.tell(DriverFound(KEY, "unknown", "nobody has signed in", sign_in=True))
     answer = ask(stage)
     assert answer["evidence"][0].startswith("nobody can ask its agent since") and answer["try"][0].startswith("jobscribe login hpc")
+
+
+@pytest.mark.parametrize(("mine", "cause", "phrase"), [(True, "slurmCanceledByUser", "canceled in Slurm by its user"), (False, "slurmCanceledByOther", "canceled by an operator")])
+def test_who_canceled_it_there_decides_whose_that_is(stage, kit, mine, cause, phrase):
+    facts = ExitFacts(canceled_by_user=mine)
+    answer = over(stage, kit, source="scheduler", detail="it was canceled", batch=said("CANCELLED", canceled_by="root"), facts=facts)
+    assert (answer["cause"], answer["diagnosis"]["type"], answer["diagnosis"]["behavior"]) == (cause, "user" if mine else "platform", "permanent")
+    assert ("a fault of its program" in answer["not"]) is not mine
+
+
+def test_what_slurm_never_took_and_what_was_taken_back_wait_for_nothing(stage, kit):
+    answer = over_unstarted(stage, kit, said(job_id=None, state=""), fault="batchRefused", detail="Slurm refused it: Invalid account")
+    assert "Slurm: it was never in the queue of hpc" in answer["evidence"] and answer["logs"] == [f"{FOLDER}/exit.json"]
+    stage.submit(2, driver="sbatch")
+    answer = over_unstarted(stage, kit, said(reason="PartitionTimeLimit"), 2, fault="neverPossible", detail="it would wait for ever")
+    assert any(line.endswith(": it was PENDING (PartitionTimeLimit) until it was taken back") for line in answer["evidence"])
+
+
+def over_unstarted(stage, kit, batch, n=1, **exit_):
+    """The answer for one that ended before it had started."""
+    stage.up(KEY)
+    stage.reports(kit.ended(stage.token(n), None, pid=None, source="start", batch=batch, **exit_), key=KEY)
+    return ask(stage, n)
 
 
 def test_somebody_canceled_it_there(stage, kit):

@@ -87,7 +87,9 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
     (ExitInfo(code=137, facts=ExitFacts(via_shell=True)), "it ended with exit code 137: SIGKILL ended its command, and this system did not send it"),
     (ExitInfo(code=139), "it ended with exit code 139: SIGSEGV ended its command, and this system did not send it (likely)"),
     (ExitInfo(code=137, facts=ExitFacts(via_shell=False)), "it ended by itself with exit code 137"),
-    (ExitInfo(code=141), "it ended with exit code 141: it wrote to a pipe or connection that nobody read from any more (likely)"),
+    (ExitInfo(code=141, last_lines="x: Broken pipe"), "it ended with exit code 141: it wrote to a pipe or connection that nobody read from any more (likely)"),
+    *((ExitInfo(code=code), f"it ended with exit code {code} (a shell says {code} when {name} ended its command; a program can say so by itself)")
+      for code, name in ((130, "SIGINT"), (137, "SIGKILL"), (141, "SIGPIPE"))),
     (ExitInfo(signal=13), "it was ended by SIGPIPE, which this system did not send: it wrote to a pipe or connection that nobody read from any more"),
     (ExitInfo(signal=1), "it was ended by SIGHUP, which this system did not send: a terminal or a session that it belonged to was closed"),
     (ExitInfo(code=1, last_lines="cp: x: No space left on device"), "it ended by itself with exit code 1: a disk that it wrote to was full (likely)"),

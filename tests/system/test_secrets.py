@@ -20,7 +20,7 @@ from jobscribe.protocol.ids import derived_id, parse_agent_key
 from jobscribe.runtime import processes
 
 #: Where the secrets of a root lie, for its owner only.
-BELONGS = ("client.json", "secret/server", "secret/agents", "secret/metrics")
+BELONGS = ("client.json", "root.json", "secret/server", "secret/agents", "secret/metrics")
 
 
 #: With what notifications are signed, and what a header of them says.

@@ -30,6 +30,12 @@ m = mmap.mmap(f.fileno(), 8192); f.truncate(0); m[4096] = 1
 PIPE = "import os, signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL); r, w = os.pipe(); os.close(r); os.write(w, b'x')"
 
 
+SURVIVED = (
+    'echo "warning: cache: No space left on device, going on without" >&2; for i in 1 2 3 4 5; do echo "step $i ok" >&2; done; '
+    'echo "Error: input file missing: mesh.inp" >&2; exit 1'
+)
+
+
 class Case(NamedTuple):
     """One failure. words: each is somewhere in what the command prints. run: how it comes about."""
 
@@ -70,12 +76,22 @@ def by_themselves(place: Path) -> dict[str, Case]:
         "child killed": Case("killed", "unknown", spec(["/bin/bash", "-c", "bash -c 'kill -9 $$'; exit $?"]), ("137",)),
         "terminated": Case("terminated", "unknown", python(SIGNALED.format("SIGTERM")), ("SIGTERM",)),
         "hangup": Case("hangup", "certain", python(SIGNALED.format("SIGHUP")), ("SIGHUP",)),
-        "interrupted": Case("interrupted", "certain", spec(["/usr/bin/perl", "-e", "kill 2, $$; sleep 9"]), ("SIGINT",)),
+        "interrupted": Case("interrupted", "certain", shell("kill -INT 0; sleep 9"), ("SIGINT", "if that is so")),
+        "interrupted alone": Case("exit", "possible", spec(["/usr/bin/perl", "-e", "kill 2, $$; sleep 9"]), ("SIGINT", "by itself")),
+        "interrupted Python": Case("interrupted", "likely", python("import os; os.kill(os.getpid(), 2)"), ("SIGINT", "KeyboardInterrupt")),
+        "exit 130": Case("exit", "possible", shell("exit 130"), ("130", "a program can say so by itself")),
+        "exit 141": Case("exit", "possible", shell("exit 141"), ("141", "SIGPIPE")),
         "segmentation fault": Case("crash", "certain", python("import ctypes; ctypes.string_at(0)"), ("SIGSEGV", "string_at")),
         "abort": Case("crash", "certain", python("import os; os.abort()", coreBytes=2**30), ("SIGABRT",)),
         "bus": Case("crash", "certain", python(BUS), ("SIGBUS",)),
         "arithmetic": Case("crash", "certain", python(SIGNALED.format("SIGFPE")), ("SIGFPE",)),
-        "pipe": Case("brokenPipe", "certain", python(PIPE), ("pipe",)),
+        "pipe": Case("brokenPipe", "likely", shell("echo 'tee: write error: Broken pipe' >&2; exit 141"), ("pipe", "(likely)")),
+        "pipe alone": Case("exit", "possible", python(PIPE), ("SIGPIPE",)),
+        "hard processor time": Case("cpuLimit", "likely", shell("ulimit -t 1; while :; do :; done"), ("ulimit -t 1", "of the job", "trying again does not help")),
+        "file size of a child": Case("fileSizeLimit", "certain", shell("ulimit -f 1; yes > f; exit $?"), ("ulimit -f 1", "of the job")),
+        "timeout": Case("commandTimeout", "likely", shell("timeout 0.2 sleep 9"), ("124", "'timeout'", "the time limit of the run")),
+        "ulimit -v": Case("memoryRefused", "likely", shell("ulimit -v 200000; python3 -c 'bytearray(10**9)'"), ("ulimit -v 200000", "MemoryError")),
+        "survived": Case("exit", "certain", shell(SURVIVED), ("input file missing: mesh.inp",)),
         "processor time": Case("cpuLimit", "certain", shell("ulimit -S -t 1; while :; do :; done"), ("CPU",)),
         "file size": Case("fileSizeLimit", "certain", shell("ulimit -f 8; exec dd if=/dev/zero of=long bs=64k count=9"), ("file",)),
         "not found": Case("notFound", "likely", shell("no-such-program --now"), ("no-such-program",)),
