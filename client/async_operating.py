@@ -18,6 +18,14 @@ class AsyncOperating:
         rows: list[dict[str, Any]] = (await self._object(requests.agents(None if all_users else await self._uid())))["agents"]
         return rows
 
+    async def agent_stop(self, agent: str, *, uid: str | None = None) -> str:
+        """Tell an agent without runs to end, and its keeper; returns its key. agent, uid: as in agent_logs.
+
+        Raises ClientError: agentBusy where it has runs, agentUnavailable where it is not connected, notFound.
+        """
+        key: str = (await self._object(requests.agent_stop(agent, uid)))["agent"]
+        return key
+
     async def agent_logs(
         self, agent: str, *, uid: str | None = None, keeper: bool = False, previous: bool = False, offset: int = 0, tail: int = 0,
     ) -> dict[str, Any]:
