@@ -40,7 +40,7 @@ from .agent_socket import application as agents_application
 from .calls import Calls
 from .clusters import ClusterBoard
 from .core.effects import Effect
-from .core.inputs import Now, SignedIn
+from .core.inputs import Now, SignedIn, SignedOut
 from .desk import Desk
 from .engine import Engine
 from .feed import Feed
@@ -366,6 +366,7 @@ class _Supervisor:
         out = SignIns(
             self._fleet.clusters, self._fleet.sbatch, self._redactor, self._counters, self._log, agent_up=self._agent_up,
             view=lambda key: self._engine.world.agent(key), dismiss=self._hub.dismiss,
+            signed_out=lambda key: self._engine.tell(SignedOut(key)),
         )
         self._counters.measure(sign_ins=out.sizes, clusters=self._clusters.sizes)
         return out

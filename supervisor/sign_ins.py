@@ -62,18 +62,20 @@ class SignsIn(Protocol):
 class SignIns:
     """agent_up: is this agent up, or on its way? Then nobody has to sign in, whatever the driver has of its own.
 
-    view: what the core knows of an agent. dismiss: ends a connected agent, not its jobs, and says whether it has gone.
+    view: what the core knows of an agent. dismiss: ends a connected agent, not its jobs, and says whether it has gone. signed_out: tells
+    the core that nothing is left of an agent whose user has signed out.
     """
 
     def __init__(
         self, clusters: Clusters, driver: SignsIn, redactor: Redactor, counters: Counters, log: Log, *,
         agent_up: Callable[[AgentKey], bool] = lambda key: False, view: Callable[[AgentKey], AgentView] = _unknown,
-        dismiss: Callable[[AgentKey], Awaitable[bool]] = _nobody, now: Callable[[], float] = time.monotonic,
+        dismiss: Callable[[AgentKey], Awaitable[bool]] = _nobody, signed_out: Callable[[AgentKey], None] = lambda key: None,
+        now: Callable[[], float] = time.monotonic,
         attempt_secs: float = ATTEMPT_SECS, linger_secs: float = LINGER_SECS,
     ) -> None:
         self._clusters, self._driver, self._redactor, self._counters, self._log = clusters, driver, redactor, counters, log
         self._agent_up, self._attempt_secs, self._linger_secs = agent_up, attempt_secs, linger_secs
-        self._view, self._dismiss = view, dismiss
+        self._view, self._dismiss, self._signed_out = view, dismiss, signed_out
         self._pace = SignInPace(now)
         #: whose attempts are under way: (uid, cluster), and the unix user's name for which it is
         self._under_way: dict[tuple[str, str], str] = {}
@@ -121,6 +123,8 @@ class SignIns:
                 ended = await self._driver.sign_out(key, view.record.handle, lambda: self._dismiss(key))
         except TimeoutError:
             raise Refusal("signInUnreachable", f"{_host(cluster)} has not answered within {_secs(self._attempt_secs)}") from None
+        if ended:
+            self._signed_out(key)
         self._counters.add("signIn.out")
         self._log("sign-out of {} at {}: agent ended: {}", request.uid, cluster.name, ended, uid=request.uid)
         return self._told(key, cluster) | {"user": user, "signedOut": was_in, "agentEnded": ended, "runs": len(view.placed)}

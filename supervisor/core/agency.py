@@ -133,6 +133,19 @@ def signed_in(turn: Turn, key: AgentKey) -> None:
         retry(turn, key, view.record.attempt)
 
 
+def signed_out(turn: Turn, key: AgentKey) -> None:
+    """Forget the agent, so that its user may sign in as another unix user. While it has runs in the cluster, only the same one may."""
+    view = turn.world.agent(key)
+    if view.record.handle is None or view.placed or view.phase == "up":
+        return
+    turn.ask(ClearTimer(("agent-return", key)))
+    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: its user signed out", ended=True))
+    view.synced = False
+    turn.enter(view, "absent")
+    if view.needed:
+        turn.need(key)
+
+
 def _secs_to_start(turn: Turn, key: AgentKey) -> float:
     """Of the driver, and of the agent where the driver is not asked separately."""
     return turn.world.policy.driver_start_secs.get(key.driver, turn.world.policy.agent_start_secs)

@@ -35,6 +35,7 @@ from .inputs import (
     Release,
     Restarted,
     SignedIn,
+    SignedOut,
     SignInNeeded,
     Submit,
     TimerFired,
@@ -116,6 +117,8 @@ def _one(turn: Turn, input_: Input) -> None:
             agency.sign_in_needed(turn, input_)
         case SignedIn():
             agency.signed_in(turn, input_.key)
+        case SignedOut():
+            agency.signed_out(turn, input_.key)
         case HostChanged():
             outages.changed(turn, input_)
         case AgentBusy():

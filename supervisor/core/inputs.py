@@ -131,6 +131,12 @@ class SignedIn(msgspec.Struct, frozen=True):
     key: AgentKey
 
 
+class SignedOut(msgspec.Struct, frozen=True):
+    """The user of this agent has signed out, and nothing of the agent is left."""
+
+    key: AgentKey
+
+
 class DriverStopped(msgspec.Struct, frozen=True):
     key: AgentKey
 
@@ -178,6 +184,7 @@ Input = (
     | DriverStopped
     | SignInNeeded
     | SignedIn
+    | SignedOut
     | HostChanged
     | AgentBusy
     | TimerFired

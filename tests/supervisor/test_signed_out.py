@@ -8,7 +8,7 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core import effects as fx
 from jobscribe.supervisor.core.hosts import HostPlace
 from jobscribe.supervisor.core.inputs import (
-    AgentConnected, DriverFailed, DriverFound, DriverStarted, HostChanged, SignedIn, SignInNeeded, WantAgent,
+    AgentConnected, DriverFailed, DriverFound, DriverStarted, HostChanged, SignedIn, SignedOut, SignInNeeded, WantAgent,
 )
 from jobscribe.supervisor.core.status import status
 
@@ -310,3 +310,26 @@ def test_the_words_of_a_driver_that_knows_no_sign_in_are_as_ever(stage, kit):
     assert view(stage).phase == "away"
     stage.tell(AgentConnected(KEY, stage.epochs[KEY] + 1, kit.alive(KEY)))
     assert view(stage).phase == "up"
+
+
+# ---- the user signs out
+
+
+def test_after_a_sign_out_another_unix_user_may_come(stage):
+    stage.submit(driver="sbatch")
+    stage.up(KEY)
+    stage.end(stage.token())
+    stage.disconnect(KEY)
+    stage.tell(SignedOut(KEY))
+    assert view(stage).record.handle is None and stage.agent_events(KEY)[-1] == "AgentGone"
+    stage.submit(2, driver="sbatch")
+    assert starts(stage) == [2] and not stage.asked(fx.FindAgent)
+
+
+def test_after_a_sign_out_runs_in_the_cluster_keep_their_agent(stage):
+    stage.submit(driver="sbatch")
+    stage.up(KEY)
+    stage.disconnect(KEY)
+    stage.tell(DriverFound(KEY, "unknown", SENTENCE, sign_in=True))
+    stage.tell(SignedOut(KEY))
+    assert view(stage).record.handle is not None and view(stage).phase == "signed_out"
