@@ -22,11 +22,13 @@ _NEXT = {
     "RunRequested": {"TaskPlaced", "StopRequested", "RunEnded"},
     "TaskPlaced": {"TaskSubmitted", "TaskStarted", "TaskEnded", "StopRequested"},
     "TaskSubmitted": {"TaskStarted", "TaskEnded", "StopRequested"},
-    "TaskStarted": {"TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
+    "TaskStarted": {"TaskExited", "TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
+    "TaskExited": {"LateStopRequested", "TaskEnded"},
+    "LateStopRequested": {"TaskEnded"},
     "StopRequested": {"RunEnded"},
     "TaskEnded": {"AttemptEnded"},
     "AttemptEnded": {"RunEnded", "RunPurged"},
-    "RunEnded": {"TaskSubmitted", "TaskStarted", "TaskEnded", "RunPurged"},
+    "RunEnded": {"TaskSubmitted", "TaskStarted", "TaskExited", "TaskEnded", "RunPurged"},
     "RunPurged": set[str](),
 }
 
@@ -116,7 +118,7 @@ def _check_attempts(own: list[dict[str, Any]]) -> None:
         if type_ == "AttemptEnded":
             assert event["attempt"] == attempt and all("TaskEnded" in steps for steps in tasks.values()), told
     for steps in tasks.values():
-        way = [step for step in ("TaskPlaced", "TaskSubmitted", "TaskStarted", "TaskHeld", "TaskEnded") if step in steps]
+        way = [step for step in ("TaskPlaced", "TaskSubmitted", "TaskStarted", "TaskExited", "TaskHeld", "TaskEnded") if step in steps]
         assert steps == way and way[0] == "TaskPlaced" and way[-1] == "TaskEnded", (steps, told)
 
 
