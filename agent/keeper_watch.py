@@ -139,6 +139,7 @@ class KeeperWatch:
             self._woken = True
             if processes.send_signal(self._pid, self._ticks, signal.SIGCONT):
                 self._log("the keeper, pid {}, was stopped by a signal: SIGCONT sent", self._pid)
+            return  # it has until the next look at least
         late = 0 < self._kill_secs <= self._silent_secs
         if late and not self._killed and state != _DISK and self._pid != _FIRST_PROCESS:
             self._killed = True

@@ -184,6 +184,7 @@ class Jobs:
         self._cap.remember(e)
         self._add(e)
         if e.main_over:
+            e.ended_mono = time.monotonic()
             self.ending.step(e)
         else:
             self._watch(e)

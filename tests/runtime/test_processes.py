@@ -192,3 +192,26 @@ def test_a_subreaper_inherits_orphans_and_a_process_can_close_itself_up() -> Non
               "mine = p.children(); print(len(mine)); [os.kill(c, 9) for c in mine]\n"
     done = subprocess.run([sys.executable, "-c", program, _PATH], capture_output=True, text=True, check=True, timeout=20)
     assert done.stdout == "True True 0\n1\n"
+
+
+def test_a_stopped_process_is_woken_with_its_children_of_that_title_and_nobody_else() -> None:
+    """A child that a job of somebody's has stopped is not ours to wake."""
+    parent = subprocess.Popen(["sh", "-c", "sleep 86401 & sleep 86402 & wait"], start_new_session=True)
+    try:
+        _until(lambda: len([p for p in processes.table().values() if p.parent == parent.pid and _title(p.pid).startswith(b"sleep")]) == 2)
+        ours, other = sorted((p.pid for p in processes.table().values() if p.parent == parent.pid), key=_title)
+        ticks = _ticks(parent.pid)
+        assert processes.wake(parent.pid, ticks, b"sleep\x0086401") == "", "it is not stopped"
+        for pid in (ours, other, parent.pid):
+            os.kill(pid, signal.SIGSTOP)
+            _until(lambda pid=pid: processes.find(pid).state == processes.STOPPED)  # type: ignore[misc, union-attr]
+        assert processes.wake(parent.pid, ticks + 1, b"sleep\x0086401") == "", "another process with that pid"
+        assert processes.wake(parent.pid, ticks, b"sleep\x0086401") == f"; SIGCONT sent to {parent.pid}, {ours}, which a signal had stopped"
+        _until(lambda: [processes.find(pid).state for pid in (parent.pid, ours, other)] == ["S", "S", processes.STOPPED])  # type: ignore[union-attr]
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+
+def _title(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
