@@ -14,6 +14,8 @@ from jobscribe.protocol.roles import Retry, TaskRole
 NOT_WANTED = ("shutdown", "lost")
 #: Who sends which signal: somebody outside, or the kernel for what the program did.
 OUTSIDE, KERNEL = {1, 2, 3, 9, 15}, {4, 5, 7, 8, 13, 24, 25, 31}
+#: A code of 128+n stands for these no more than for an exit of the program's own.
+SAID = {13}
 SHORT = {"noProcesses", "noDescriptors", "noMemory", "diskFull"}
 LONGEST_PAUSE = 60.0
 
@@ -34,7 +36,7 @@ def kind(exit_: ExitInfo) -> str:
             return "conflict"
         return "unknown" if exit_.fault is None else "transient" if exit_.fault == "portTaken" else "permanent"
     number = exit_.signal
-    if number is None and exit_.code is not None and 128 < exit_.code <= 128 + 31:
+    if number is None and exit_.code is not None and exit_.code - 128 in KERNEL - SAID:
         number = exit_.code - 128
     if number is not None:
         return "transient" if number in OUTSIDE else "permanent" if number in KERNEL else "unknown"
@@ -62,8 +64,7 @@ def by_itself(exit_: ExitInfo) -> bool:
         return False
     if slurms_doing(exit_) is not None:
         return False
-    number = exit_.signal if exit_.signal is not None else (exit_.code or 0) - 128
-    return number not in OUTSIDE
+    return exit_.signal not in OUTSIDE
 
 
 def status_of(exit_: ExitInfo) -> str:
