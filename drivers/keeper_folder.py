@@ -13,8 +13,10 @@ LOCK = "keeper.lock"
 BEGINNING_SECS = 10.0
 
 
-def keeps(folder: Path, ticks: int) -> bool:
-    """Does the live keeper that started at `ticks` (of /proc/pid/stat) keep this very folder?"""
+def keeps(folder: Path, ticks: int, said: object = None) -> bool:
+    """Does the live keeper that started at `ticks` (of /proc/pid/stat) keep this very folder? said: the path of its own, where known."""
+    if said not in (None, str(folder), os.path.realpath(folder)):
+        return locked(folder)
     return locked(folder) or _age(ticks) < BEGINNING_SECS
 
 

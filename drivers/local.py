@@ -58,7 +58,8 @@ class LocalDriver:
         except OSError as e:
             raise Refusal("agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}") from None
         there = await _keeper_of(folder)
-        if there is not None and processes.alive(there["pid"], there["startTicks"]) and keeper_folder.keeps(folder, there["startTicks"]):
+        alive = there is not None and processes.alive(there["pid"], there["startTicks"])
+        if there is not None and alive and keeper_folder.keeps(folder, there["startTicks"], there.get("folder")):
             # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
             return {**there, "folder": str(folder)}
         config = {
@@ -111,11 +112,8 @@ class LocalDriver:
 
     def _keeps(self, handle: Handle) -> bool:
         """Does this live keeper keep a folder of this root? The root may have been copied, or moved, since the handle was made."""
-        said = Path(str(handle.get("folder", "")))
-        folder = self._root / "agent" / said.name
-        if not said.name or said == folder:
-            return not said.name or keeper_folder.keeps(folder, handle["startTicks"])
-        return keeper_folder.locked(folder)
+        said = str(handle.get("folder", ""))
+        return not said or keeper_folder.keeps(self._root / "agent" / Path(said).name, handle["startTicks"], said)
 
     def _folder(self, key: AgentKey) -> Path:
         return self._root / "agent" / str(key)

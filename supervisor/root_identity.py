@@ -119,7 +119,7 @@ def strangers(root: Path) -> Iterator[str]:
         elsewhere, pid = said.get("folder") not in (None, os.path.realpath(folder)), _alive(said)
         if pid is not None and elsewhere and locked(folder):
             yield f"{folder} was moved from {said['folder']} while its keeper runs: move it back, or end keeper and jobs: kill {pid}"
-        elif pid is not None and (elsewhere or not keeps(folder, said["startTicks"])):
+        elif pid is not None and not keeps(folder, said["startTicks"], said.get("folder")):
             yield f"{folder} is a copy: its keeper, pid {pid}, {_of(said)} and runs there. {_remedy(root)}"
         elif elsewhere and (job := _live_job(folder)):
             yield f"{folder} is a copy: its job with pid {job} {_of(said)} and runs there. {_remedy(root)}"
