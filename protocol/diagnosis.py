@@ -107,12 +107,14 @@ def diagnose(exit_: ExitInfo, table: Table) -> Diagnosis | None:
         return None
     row = classified(exit_, table)
     found = None if exit_.stop_reason is not None else _hint(exit_, table.rows)
-    reason = reason_of(row, exit_)
+    row = msgspec.structs.replace(row, reason=reason_of(row, exit_))
     if found is None:
-        return Diagnosis(code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=reason, solutions=row.solutions)
+        return Diagnosis(
+            code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=row.reason, solutions=row.solutions,
+        )
     hint, matched, excerpt = found
     return Diagnosis(
-        code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=reason,
+        code=row.code, phrase=row.phrase, type=row.type, behavior=row.behavior, reason=row.reason,
         solutions=tuple(dict.fromkeys((*hint.solutions, *row.solutions))), hint=hint.phrase, matched=matched, excerpt=excerpt,
     )
 

@@ -51,7 +51,7 @@ CODES: dict[str, Code] = {
     "signedInAlready": Code(409, False, "sign out of the cluster first: jobscribe logout CLUSTER"),
     "signInUnreachable": Code(503, True, "try again in a while; the operator runs 'jobscribe driver check sbatch'"),
     "batchRefused": Code(400, False, "ask the cluster for what it has ('jobscribe cluster list' shows it), then submit again"),
-    "agentBusy": Code(409, True, "wait for its runs or cancel them, then send the same request again"),
+    "agentBusy": Code(409, False, "wait for its runs or cancel them, then send the same request again"),
     "agentUnavailable": Code(503, True, "look at the agent's log; the request may be sent again"),
     "supervisorUnavailable": Code(503, True, "send the same request again in a moment"),
     "draining": Code(503, True, "the supervisor is stopping; send the same request again in a moment"),

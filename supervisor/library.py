@@ -269,7 +269,7 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
     try:
         look = os.open(name, _LOOK, dir_fd=folder)
         info = os.fstat(look)
-        if stat.S_ISREG(info.st_mode) and info.st_nlink == 1 and _may_read(info, owner):
+        if stat.S_ISREG(info.st_mode) and _may_read(info, owner):
             fd = os.open(f"/proc/self/fd/{look}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
         if e.errno not in _NOT_OURS:
@@ -281,8 +281,13 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
 
 
 def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
-    """The kernel asks only who we are; the user may have moved anybody's file here."""
-    if owner[0] in (os.geteuid(), info.st_uid):
+    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a hard link).
+
+    Where users' jobs have the supervisor's own unix user, permissions do not tell its files from theirs: a file must have one name only.
+    """
+    if owner[0] == os.geteuid():
+        return info.st_nlink == 1
+    if owner[0] == info.st_uid:
         return True
     return bool(info.st_mode & (stat.S_IRGRP if info.st_gid == owner[1] else stat.S_IROTH))
 

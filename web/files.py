@@ -23,7 +23,8 @@ from .places import Place
 from .visit import Visit, as_json
 
 _MAX_SUFFIX = 255
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f/\\]")
+#: Separators, control characters, ends of lines, and marks that turn the direction of what follows.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LOG_PIECE = 256 * 1024
 #: A log of a run that writes for ever is cut here.
 LOG_AT_MOST = 256 * 1024 * 1024

@@ -48,17 +48,18 @@ def exit_of(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     state = state_of(job, task)
     if exit_.source == "script" and state.state == "FAILED":  # with which code it knows better than Slurm
         state = msgspec.structs.replace(state, sentence="Slurm says that it failed")
-    return msgspec.structs.replace(exit_, batch=state, facts=_facts(job, exit_))
+    exit_ = msgspec.structs.replace(exit_, batch=state)
+    return msgspec.structs.replace(exit_, facts=_facts(exit_, job))
 
 
-def _facts(job: BatchJob, exit_: ExitInfo) -> ExitFacts | msgspec.UnsetType:
+def _facts(exit_: ExitInfo, job: BatchJob) -> ExitFacts | msgspec.UnsetType:
     """As far as they cost no command: what accounting said of memory (of the largest task of its steps), and what each node may have."""
     if exit_.code == 0 or exit_.source == "start":
         return msgspec.UNSET
     known = exit_.facts if isinstance(exit_.facts, ExitFacts) else ExitFacts()
     limit = _MEMORY.search(read(f"{job.lead.folder}/{BATCH_SCRIPT}") or b"")
     asked = exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
-    if exit_.ended_by_scheduler == "CANCELLED" and (mine := _canceled_by_user(job.state)) is not None:
+    if exit_.ended_by_scheduler == "CANCELLED" and (mine := _canceled_by_user(exit_.batch)) is not None:
         known = msgspec.structs.replace(known, canceled_by_user=mine)
     return msgspec.structs.replace(
         known, memory_peak_bytes=exit_.max_rss_bytes, memory_limit_bytes=int(limit[1]) << 20 if limit else None,
@@ -66,15 +67,14 @@ def _facts(job: BatchJob, exit_: ExitInfo) -> ExitFacts | msgspec.UnsetType:
     )
 
 
-def _canceled_by_user(state: BatchState) -> bool | None:
+def _canceled_by_user(state: BatchState | msgspec.UnsetType) -> bool | None:
     """Was it the user of this agent who canceled it in Slurm? None: nobody says who, or Slurm did it for a dependency."""
-    by = state.canceled_by
-    if not by or "DependencyNeverSatisfied" in state.reason:
+    if not isinstance(state, BatchState) or not state.canceled_by or "DependencyNeverSatisfied" in state.reason:
         return None
     names = {str(os.getuid())}
     with contextlib.suppress(KeyError):
         names.add(pwd.getpwuid(os.getuid()).pw_name)
-    return by in names
+    return state.canceled_by in names
 
 
 def never(detail: str, job: BatchJob | None = None, *, stop_reason: str | None = None, fault: str | None = None) -> ExitInfo:

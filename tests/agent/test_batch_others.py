@@ -2,13 +2,20 @@
 
 import asyncio
 import os
+import pwd
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from jobscribe.agent.batch import ending
+from jobscribe.agent.batch.batch_job import Task
 from jobscribe.agent.batch.commands import Ran
+from jobscribe.agent.slurm.marks import OVER
 from jobscribe.agent.slurm.reasons import never
 from jobscribe.protocol.batch import Wishes
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.refining import by_facts
 from jobscribe.protocol.requests import Trace
 
 from .paper_slurm import DOWN
@@ -94,17 +101,31 @@ async def test_what_this_system_cancels_is_nobody_elses_doing(ground: Ground, ho
     assert "told to from here" in end.batch.sentence or hold  # type: ignore[union-attr]
 
 
-async def test_who_canceled_it_has_a_name(ground: Ground) -> None:  # noqa: F811
+@pytest.mark.parametrize("by", [0, 1])
+async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(ground: Ground, by: int) -> None:  # noqa: F811
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec("sleep 60"))
     await ground.running(token)
     job = await ground.job()
-    job.by = "0"
+    job.by = str(by)
     ground.slurm.end(job, "CANCELLED")
     end = await ground.ended(token)
-    assert end.exit is not None and "by unix user root, outside this system" in str(end.exit.detail)
-    assert end.batch.canceled_by == "root"  # type: ignore[union-attr]
+    name = pwd.getpwuid(by).pw_name
+    assert end.exit is not None and f"by unix user {name}, outside this system" in str(end.exit.detail)
+    assert end.batch.canceled_by == name  # type: ignore[union-attr]
+    mine = by == os.getuid()
+    assert end.exit.facts.canceled_by_user is mine  # type: ignore[union-attr]
+    assert by_facts(end.exit).cause == ("slurmCanceledByUser" if mine else "slurmCanceledByOther")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(137, {"signal": 9}), (130, {"code": 130}), (141, {"code": 141}), (3, {"source": "lost"})])
+def test_what_srun_says_of_a_step_is_a_code_unless_only_a_signal_can_have_been_it(tmp_path: Path, code: int, expected: dict[str, Any]) -> None:
+    (tmp_path / OVER).write_text(f"{code}\n")
+    task = Task(Token("user0001-sim00001-command", 1, 1, "main", 0), str(tmp_path), "/r", None, 1.0)
+    told = ending._lost_or_killed(task, "nobody knows", None)
+    assert {name: told.get(name) for name in ("code", "signal")} == {"code": None, "signal": None} | {k: v for k, v in expected.items() if k != "source"}
+    assert told["source"] == expected.get("source", "scheduler")
 
 
 async def test_what_would_wait_for_ever_is_not_over_before_slurm_took_it_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

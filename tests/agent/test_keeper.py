@@ -45,7 +45,10 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
 
 @pytest.mark.parametrize(("shell", "code", "number"), [
     ("exit 0", 0, None), ("exit 137", 137, None), ("kill -9 $$", None, 9), ("kill -TERM $$", None, 15), ("exit 143", 143, None),
-    ("kill -SEGV $$", None, 11), ("exit 139", 139, None), ("exit 255", 255, None), ("kill -INT $$", None, 2), ("kill -PIPE $$", None, 13),
+    ("kill -SEGV $$", None, 11), ("exit 139", 139, None), ("exit 255", 255, None), ("exit 130", 130, None), ("exit 141", 141, None),
+    ("kill -HUP $$", None, 1), ("kill -INT 0", None, 2), ("trap 'exit 137' INT; kill -INT 0; sleep 9", 137, None),
+    # shells say nothing of these two where they end the command alone, so that a code is all that is known
+    ("kill -INT $$", 130, None), ("kill -PIPE $$", 141, None),
 ])
 def test_an_exit_with_128_and_more_is_told_from_a_signal(keeper: Keeper, shell: str, code: int | None, number: int | None) -> None:
     exit_ = keeper.run(shell)

@@ -110,17 +110,6 @@ def test_a_program_that_is_no_shell_made_its_code_itself(keeper: Keeper) -> None
     assert (exit_.code, facts_of(exit_).via_shell) == (143, False)
 
 
-@pytest.mark.parametrize(("text", "code", "number"), [
-    ("exit 130", 130, None), ("exit 141", 141, None), ("exit 129", 129, None), ("exit 143", 143, None),
-    ("kill -INT 0", None, 2), ("kill -HUP $$", None, 1), ("kill -TERM $$", None, 15),
-    # the shell of the script keeps silent about these two, so nobody knows that it was no exit code
-    ("kill -INT $$", 130, None), ("kill -PIPE $$", 141, None), ("trap 'exit 137' INT; kill -INT 0; sleep 9", 137, None),
-])
-def test_a_signal_is_told_with_evidence_and_else_the_code(keeper: Keeper, text: str, code: int | None, number: int | None) -> None:
-    exit_ = keeper.run(text)
-    assert (exit_.code, exit_.signal, exit_.source) == (code, number, "keeper")
-
-
 def test_limits_of_one_process_are_known_from_the_text_and_from_its_processes(keeper: Keeper, tmp_path: Path) -> None:
     """A limit that the command's text sets is known at once; one that a script sets, when its processes are looked at."""
     assert facts_of(keeper.run("ulimit -S -v 300000; ulimit -f 9; exit 3")).ulimits == ("ulimit -S -v 300000", "ulimit -f 9")

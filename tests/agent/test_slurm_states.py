@@ -122,6 +122,14 @@ def test_the_scripts_own_word_counts_and_slurm_says_why(name: str, own: ExitInfo
     assert exit_.batch.state == judged(name).state.state  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("seconds", "stop"), [(31.0, None), (29.0, "timeLimit")])
+def test_an_exit_long_before_slurm_s_end_of_the_job_decides_although_nobody_saw_it_then(seconds: float, stop: str | None) -> None:
+    verdict = judged("timeout")
+    assert verdict.exit is not None and verdict.exit.ended_at is not None
+    exit_ = together(ExitInfo(code=3, source="script", ended_at=verdict.exit.ended_at - seconds), verdict)
+    assert (exit_.code, exit_.stop_reason) == (3, stop)
+
+
 # ---- waiting, running, never
 
 

@@ -39,6 +39,8 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
     ("docker kill", state(137), 0, None, None, ("engine", None, 9, False, KILLED)),
     ("docker stop", state(143), 0, None, None, ("engine", None, 15, False, TOLD)),
     ("another signal", state(139), 0, None, None, ("engine", None, 11, False, "its container was ended from outside by signal 11 (SIGSEGV)")),
+    ("a code that no signal of process 1 can be", state(141), 0, None, None, ("engine", 141, None, False, None)),
+    ("another one", state(130), 0, None, None, ("engine", 130, None, False, None)),
     ("our stop, with SIGTERM", state(143), 0, Written(signal=15), "cancel", ("script", None, 15, False, None)),
     ("our stop, with SIGKILL", state(137), 0, None, "cancel", ("engine", None, 9, False, None)),
     ("our stop, and it exited 0", state(0), 0, Written(code=0), "timeout", ("script", 0, None, False, None)),

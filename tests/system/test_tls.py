@@ -63,7 +63,7 @@ def settings(cert: Path, key: Path, ca: Path) -> tuple[str, ...]:
 def test_agents_come_by_wss_and_trust_the_pinned_authority(make_site: Callable[..., Site], tmp_path: Path) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)
-    site = make_site(*settings(cert, key, authority.write(tmp_path / "ca.pem")))
+    site = make_site(*settings(cert, key, authority.write(tmp_path / "ca.pem")), "limits.request_secs=2")
     site.start()
     run = shell("echo over TLS")
     assert site.finished(run)["state"] == "completed"
@@ -77,6 +77,9 @@ def test_agents_come_by_wss_and_trust_the_pinned_authority(make_site: Callable[.
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     with socket.create_connection((host, int(port)), timeout=5) as raw, context.wrap_socket(raw, server_hostname=host) as wrapped:
         assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+        with socket.create_connection((host, int(port)), timeout=5 * 2.0) as silent, contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b"", "who does not begin to speak TLS is sent away"
+            assert wrapped.recv(1) == b"", "and who says nothing then"
     check_books(site)
 
 

@@ -58,7 +58,7 @@ ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloa
 #: Those that name nothing of anybody's: they are about the user who asks, or about nobody.
 ABOUT_ONESELF = {
     "runSimulation", "statelessCompute", "statefulCompute", "beginSession", "ownJobs", "admJobs", "admCounters", "jobSupervisorPing",
-    "globalResources", "libFiles", "putLibFile", "liveTicket", "apps", "clusters", "sbatchLogin", "sbatchLoginStatus",
+    "globalResources", "libFiles", "putLibFile", "liveTicket", "apps", "clusters", "sbatchLogin", "sbatchLoginStatus", "sbatchLogout",
 }
 
 

@@ -93,6 +93,7 @@ def test_a_head_says_how_large_it_is_and_reads_nothing(web: Web, served: StubSup
 @pytest.mark.parametrize(("name", "header"), [
     ('a"b\r\nX-Evil: 1.txt', 'attachment; filename="a\\"b__X-Evil: 1.txt"'), ("a/../..", 'attachment; filename=..'),
     ("pagé.html", "attachment; filename*=UTF-8''pag%C3%A9.html"), ("\\windows", "attachment; filename=_windows"), ("x/", "attachment; filename=file"),
+    ("a\u202egpj.exe", "attachment; filename=a_gpj.exe"), ("a\x85b\u2028c", "attachment; filename=a_b_c"),
 ])
 def test_a_name_does_no_harm_in_a_header(web: Web, served: StubSupervisor, name: str, header: str) -> None:
     served.answers["/api/call"] = {"name": name}
