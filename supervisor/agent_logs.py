@@ -187,8 +187,15 @@ class AgentBooks:
             "pid": alive.pid if alive is not None else None,
             "lastError": view.record.last_failure if view is not None else None,
             "jobs": sorted({t.jid for t in view.placed}) if view is not None else [],
-            "log": None if key.kind == "container" else f"{folder or self._folders / str(key)}/agent.log",
+            "log": self._log(key, folder),
         }
+
+    def _log(self, key: AgentKey, folder: str | None) -> str | None:
+        """Where it lies, with the cluster before it where that is; None where there is none."""
+        if key.driver == "sbatch":
+            return f"{key.host}:{folder}/agent.log" if folder else None
+        path = self._folders / str(key) / "agent.log"
+        return str(path) if os.path.lexists(path) else None
 
     def _shown(self, data: bytes) -> str:
         return self._desk.log.redactor.text(data.decode("utf-8", "replace"))

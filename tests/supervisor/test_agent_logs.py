@@ -109,3 +109,17 @@ def test_an_agent_is_found_by_its_id_if_that_is_of_one(tmp_path: Path) -> None:
     found._hub.agent_id = lambda key: "AAAA" + key.driver
     with pytest.raises(Refusal, match="several"):
         found.find("AAAA", UID)
+
+
+def test_the_list_names_a_log_only_where_there_is_one_and_the_cluster_that_it_is_on(tmp_path: Path) -> None:
+    hub = Hub(b"")
+    hub.agent_id = lambda key: "WUt4" + "b" * 28  # type: ignore[attr-defined]
+
+    def logs_of() -> dict[str, Any]:
+        return {row["agent"]: row["log"] for row in books(tmp_path, hub).rows(None)}
+
+    assert logs_of() == {str(FAR): "main:/home/ann/agent/x/agent.log", str(BOXED): None}
+    path = tmp_path / "agent" / str(BOXED) / "agent.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("a line\n")
+    assert logs_of()[str(BOXED)] == str(path)
