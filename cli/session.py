@@ -110,7 +110,10 @@ class Session:
 
         uid = self.options.get("uid")
         if uid is not None and not _UID.match(uid):
-            raise click.UsageError(f"--uid is eight letters or digits, as computeJids begin; got {ascii(uid)[:60]}")
+            raise click.UsageError(
+                f"--uid is eight letters or digits, as computeJids begin, not the name of a unix user; got {ascii(uid)[:60]}. "
+                "Leave it out to act as yourself"
+            )
         secs, why = self._patience()
 
         def trouble(error: Any, lasts: float) -> None:

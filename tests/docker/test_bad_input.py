@@ -187,7 +187,7 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(docker_sites: S
 def start_refused(site: Site) -> str:
     """What a supervisor says that does not start; nothing was made."""
     process = site.launch()
-    assert process.wait(60) == 125, site.log()
+    assert process.wait(60) == 78, site.log()
     assert process.stdout is not None and process.stdout.read() == b""
     process.stdout.close()
     text = site.log()

@@ -54,7 +54,7 @@ def test_each_wrong_certificate_has_an_answer_of_its_own(docker_sites: Sites, po
 def test_a_supervisor_does_not_start_with_a_pool_that_is_wrong(docker_sites: Sites) -> None:
     site = docker_sites.make(pool={"netwrok": "none", "network": "host"})
     process = site.launch()
-    assert process.wait(60) == 125
+    assert process.wait(60) == 78
     assert "netwrok is not known; did you mean 'network'?" in site.log() and "network: must not be host" in site.log()
     assert process.stdout is not None
     process.stdout.close()

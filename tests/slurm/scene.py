@@ -164,7 +164,7 @@ class Stage:
             assert (said["exit"]["source"], said["exit"]["code"], said["exit"]["signal"]) == exit, said["exit"]
         assert said["exit"]["batch"] == said["batch"] and "unknownSince" not in said["batch"]
         usual = WHY.get((reason, slurm))
-        if (reason, slurm) == ("scheduler", "CANCELLED") and (by := said["batch"]["canceledBy"]):
+        if (reason, slurm) == ("scheduler", "CANCELLED") and (by := said["batch"].get("canceledBy")):
             usual = (f"slurmCanceledBy{'User' if by == self.users[PEOPLE[run['uid']]] else 'Other'}", "certain")
         self._explained(run, said, why or usual, sentence, evidence, tries, never)
         self._traced(run, job, said)

@@ -11,9 +11,10 @@ from jobscribe.db.index import index_row
 from jobscribe.db.inspection import check, export, folded, opened
 from jobscribe.db.projection import record_bytes
 from jobscribe.db.records import record_path
-from jobscribe.db.state import Job
+from jobscribe.db.state import Job, Run
 from jobscribe.db.store import Stored
 from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.status import PURGED
 
 #: What a run may go through. Anything else is a step too many, too few, or out of order.
 _NEXT = {
@@ -143,6 +144,13 @@ def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
     assert said["known"]
 
 
+def _run_dir(said: dict[str, Any], run: Run) -> str | None:
+    """None before it is made and once it is purged. On a cluster it is the one that the agent there names."""
+    if run.started_at is None or run.status == PURGED:
+        return None
+    return said["runDir"] if run.spec.driver == "sbatch" else run.run_dir
+
+
 def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
     """What `run-status` says of a job is what its events add up to, field by field."""
     run = job.run
@@ -154,7 +162,7 @@ def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
     )
     assert told == (
         run.status, run.serial, run.spec.compute_job_hash, run.queued_at, run.started_at, run.ended_at, run.reason, run.error,
-        not run.busy, run.attempt, run.run_dir, last.position, run.exit,
+        not run.busy, run.attempt, _run_dir(said, run), last.position, run.exit,
     )
 
 

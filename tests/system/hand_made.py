@@ -22,7 +22,7 @@ from jobscribe.protocol.messages import Alive, Execution, Run, RunStatusUpdate, 
 from jobscribe.runtime.lag import LoopLag
 from jobscribe.service.notify import Notifier
 from jobscribe.service.settings import LimitSettings, Settings, SlotSettings, SupervisorSettings
-from jobscribe.supervisor import app, offers
+from jobscribe.supervisor import app, offers, root_identity
 from jobscribe.supervisor.root import Root
 
 DEADLINE_SECS = 15.0
@@ -49,7 +49,7 @@ class Hall:
             slots=SlotSettings(local_sequential=4),
         )
         self.root = Root(self.settings.root)
-        self.supervisor = app._Supervisor(self.settings, self.root, None, Notifier({}), LoopLag())
+        self.supervisor = app._Supervisor(self.settings, self.root, root_identity.compare(self.root), None, Notifier({}), LoopLag())
         self.agents: list[Agent] = []
 
     async def open(self) -> None:
