@@ -40,9 +40,11 @@ class Connection:
 
     def __init__(
         self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None, sleep: Callable[[float], None] = time.sleep,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
+        """headers: sent with every request, beside those of the request."""
         self.source, self.on_trouble, self._sleep = source, on_trouble, sleep
-        self.budget_secs = budget_secs
+        self.budget_secs, self._headers = budget_secs, dict(headers or {})
         self._address: Address | None = None
         self._http: http.client.HTTPConnection | None = None
         self._used = False
@@ -87,7 +89,7 @@ class Connection:
             assert connection.sock is not None
             connection.sock.settimeout(idle_secs)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before all of it was sent: the answer says why
-                connection.request(method, path, body, headers_for(address) | dict(headers))
+                connection.request(method, path, body, headers_for(address) | self._headers | dict(headers))
             response = connection.getresponse()
             if response.status >= 300:
                 raise from_reply(response.status, response.read())
@@ -168,7 +170,7 @@ class Connection:
             self._http = _opened(address.url)
         connection = self._http
         content = {} if call.body is None else {"Content-Type": "application/json"}
-        connection.request(call.method, call.path, call.body, headers_for(address) | content)
+        connection.request(call.method, call.path, call.body, headers_for(address) | self._headers | content)
         assert connection.sock is not None
         connection.sock.settimeout(call.wait_secs + ANSWER_SECS)
         response = connection.getresponse()

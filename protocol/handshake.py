@@ -1,10 +1,15 @@
-"""What a supervisor says of itself when it lets an agent in: a header of the answer to the handshake, which other versions ignore."""
+"""Headers by which a supervisor and those who connect to it state their versions. Other versions ignore them.
+
+The supervisor answers an agent's handshake with HEADER. A front end sends FRONT_END with every request.
+"""
 
 import json
 
 import msgspec
 
 HEADER = "X-Jobscribe-Site"
+#: The version of jobscribe that a front end is of.
+FRONT_END = "X-Jobscribe-Front-End"
 
 
 class SiteHello(msgspec.Struct, frozen=True):

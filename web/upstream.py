@@ -17,8 +17,10 @@ from ..client.address import Address, Source
 from ..client.connection import Connection, Reply
 from ..client.errors import ClientError, own
 from ..client.requests import Call, object_of
+from ..protocol.handshake import FRONT_END
 from ..protocol.redaction import Redactor
 from ..protocol.requests import CallRequest
+from ..protocol.version import VERSION
 
 CHUNK = 64 * 1024
 #: A stream on which nothing moves for so long is taken for cut; a call may take so long at most.
@@ -110,7 +112,7 @@ class Upstream:
         with self._lock:
             pid, connection = self._idle.pop() if self._idle else (0, None)
         if connection is None or pid != os.getpid():
-            pid, connection = os.getpid(), Connection(self.address, budget_secs=0.0)
+            pid, connection = os.getpid(), Connection(self.address, budget_secs=0.0, headers={FRONT_END: VERSION})
         try:
             yield connection
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from ...drivers.driver import AgentDriver
+from ...protocol.version import VERSION
 from ..core.world import AgentView
 from ..watched_hosts import HasHosts
 from ..why.words import waking
@@ -27,6 +28,8 @@ SILENT_SECS = 120.0
 NAMED_KEEPERS = 10
 #: What happened once is told for so long.
 TOLD_SECS = 900.0
+#: Front ends of other versions: so many versions are told, and a longer one is not.
+_FRONT_ENDS, _VERSION_CHARS = 8, 40
 #: Signs of life come late by so many times their interval.
 LATE_SIGNS = 3.0
 
@@ -60,6 +63,15 @@ class Health:
         self._parts, self._aside, self._wall, self._mono = parts, aside, wall, mono
         self._since: dict[str, float] = {}
         self.moments = Moments()
+        #: Versions of front ends that are not this supervisor's, and when each asked last (wall clock).
+        self._front_ends: dict[str, float] = {}
+
+    def front_end(self, version: str) -> None:
+        """A front end of this version of jobscribe has sent a request."""
+        if version == VERSION or not (version.isprintable() and len(version) <= _VERSION_CHARS):
+            return
+        if version in self._front_ends or len(self._front_ends) < _FRONT_ENDS:
+            self._front_ends[version] = self._wall()
 
     async def body(self, *, draining: bool = False) -> dict[str, Any]:
         await self._aside.look()
@@ -71,7 +83,7 @@ class Health:
         """As of now; of disks, as they were seen last."""
         found = [
             *self._store(), *self._disks(), *self._loop(), *self._agents(), *self._keepers(), *self._hosts(), *self._clusters(),
-            *self._log(), *self._clock(), *self._signs(), *self._notifications(), *self._root(),
+            *self._log(), *self._clock(), *self._signs(), *self._notifications(), *self._root(), *self._versions(),
         ]
         if draining:
             found.append(Reason("draining", "degraded", "the supervisor is stopping: nothing new is taken, jobs run on", None, "wait"))
@@ -203,6 +215,15 @@ class Health:
                     target["failingSince"], "jobscribe notify list shows why; jobscribe notify test NAME tries it",
                 )
 
+
+    def _versions(self) -> Iterator[Reason]:
+        self._front_ends = {v: at for v, at in self._front_ends.items() if self._wall() - at < TOLD_SECS}
+        for version in sorted(self._front_ends):
+            yield Reason(
+                f"frontEnd:{version}", "degraded",
+                f"a front end of jobscribe {version} asks this supervisor of {VERSION}: its pages and apps may be of another version, too",
+                None, "install the same version there and restart it: systemctl restart jobscribe-server",
+            )
 
     def _root(self) -> Iterator[Reason]:
         for name in sorted(self._parts.altered):

@@ -13,6 +13,7 @@ import tornado.iostream
 import tornado.web
 
 from ...protocol.errors import Refusal
+from ...protocol.handshake import FRONT_END
 from ...protocol.ids import short_op
 from ...protocol.redaction import REDACTED
 from ...protocol.requests import RunMany
@@ -235,6 +236,8 @@ class Handler(tornado.web.RequestHandler):
         """False: nobody need say here who he is, and nobody did."""
         given = self.request.headers.get("Authorization", "")
         known = hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode())
+        if known and (version := self.request.headers.get(FRONT_END)) is not None:
+            self.services.monitoring.health.front_end(version)
         if known or (self.route.monitors and self.services.monitoring.admits(given)):
             self.authenticated()
             return True

@@ -1,7 +1,7 @@
 """Bugs on purpose: each is planted alone in a copy of the tree, and the test that guards against it must fail.
 
-`python tests/faults/mutants.py` plants all of mutants.toml and writes MUTANTS.md; `--only WORD` those with it in guarantee, name or file;
-`--jobs N` so many at once. Ends with 1 when a bug was not caught.
+`python tests/faults/mutants.py` plants all of mutants.toml and writes MUTANTS.md. `--only WORD` plants those with the word in guarantee, name, file
+or test, and puts their rows into MUTANTS.md; it can be given several times. `--jobs N` plants so many at once. Ends with 1 when a bug was not caught.
 """
 
 import argparse
@@ -92,12 +92,26 @@ def _pytest(tree: Path, test: str) -> tuple[int, str]:
     return done.returncode, " ".join(lines)[:300]
 
 
+def row(o: Outcome) -> str:
+    caught = "yes" if o.caught else "**no**"
+    return f"| {o.mutant.guarantee} | {o.mutant.name} | `{o.mutant.file}` | `{o.mutant.test.split()[0]}` | {caught} | {o.secs:.0f} |"
+
+
+def with_rows(text: str, outcomes: list[Outcome]) -> str:
+    """The page with the rows of these outcomes: in the place of an older row of the same bug, else at the end."""
+    lines = text.rstrip("\n").split("\n")
+    for o in outcomes:
+        old = [n for n, line in enumerate(lines) if line.startswith(f"| {o.mutant.guarantee} | {o.mutant.name} |")]
+        if old:
+            lines[old[0]] = row(o)
+        else:
+            lines.append(row(o))
+    return "\n".join(lines) + "\n"
+
+
 def page(outcomes: list[Outcome]) -> str:
     """MUTANTS.md."""
-    rows = [
-        f"| {o.mutant.guarantee} | {o.mutant.name} | `{o.mutant.file}` | `{o.mutant.test.split()[0]}` | {'yes' if o.caught else '**no**'} | {o.secs:.0f} |"
-        for o in outcomes
-    ]
+    rows = [row(o) for o in outcomes]
     caught = sum(o.caught for o in outcomes)
     return "\n".join([
         "# Bugs that were planted", "",
@@ -109,10 +123,11 @@ def page(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", action="append")
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
-    mutants = [m for m in read() if args.only in f"{m.guarantee} {m.name} {m.file}"]
+    words = args.only or [""]
+    mutants = [m for m in read() if any(w in f"{m.guarantee} {m.name} {m.file} {m.test}" for w in words)]
     outcomes = []
     with ThreadPoolExecutor(args.jobs) as pool:
         for n, o in enumerate(pool.map(plant, mutants), 1):
@@ -120,8 +135,7 @@ def main() -> int:
             if not o.caught:
                 print(f"    {o.said}", flush=True)
             outcomes.append(o)
-    if not args.only:
-        PAGE.write_text(page(outcomes))
+    PAGE.write_text(with_rows(PAGE.read_text(), outcomes) if args.only else page(outcomes))
     return 0 if all(o.caught for o in outcomes) else 1
 
 

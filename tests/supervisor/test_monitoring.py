@@ -18,6 +18,7 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.messages import FileChunk, KeeperReport, OpError, ReadFile
 from jobscribe.protocol.requests import RunCancel
 from jobscribe.protocol.status import EndReason
+from jobscribe.protocol.version import VERSION
 from jobscribe.runtime.lag import LoopLag
 from jobscribe.runtime.timings import BOUNDS, Timings
 from jobscribe.supervisor.clusters import ClusterBoard
@@ -361,3 +362,12 @@ async def test_a_watchdog_without_a_sign_notifications_that_nobody_takes_and_a_s
 def test_the_token_is_compared_whole(tmp_path: Path) -> None:
     m: Any = SimpleNamespace(_secret="abc")
     assert [Monitoring.admits(m, a) for a in ("Bearer abc", "Bearer ab", "abc", "", "Bearer \u00e9")] == [True, False, False, False, False]
+
+
+async def test_a_front_end_of_another_version_is_named_for_a_while(watch: Watch) -> None:
+    for version in (VERSION, "9.9.9", "9.9.9", "x" * 41):
+        watch.monitoring.health.front_end(version)
+    said = {r["what"]: r for r in (await watch.monitoring.health.body())["reasons"]}
+    assert [what for what in said if what.startswith("frontEnd")] == ["frontEnd:9.9.9"] and VERSION in said["frontEnd:9.9.9"]["sentence"]
+    watch.wall += 1000.0
+    assert not [r for r in watch.monitoring.health.reasons() if r.what.startswith("frontEnd")]
