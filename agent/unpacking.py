@@ -78,6 +78,8 @@ def _unpack(code: str, there: str, sizes: "dict[str, int]") -> None:
                     shutil.copyfileobj(source, f)
         if not _whole(new, sizes):
             raise ValueError("not all of the code came")
+        if _whole(there, sizes):  # somebody else was faster
+            return
         if os.path.lexists(there):  # damaged; what runs from it has it open, or will look for it in vain either way
             os.rename(there, f"{there}.{os.getpid()}-{time.time_ns()}.old")
         try:

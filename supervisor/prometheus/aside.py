@@ -87,7 +87,11 @@ class Aside:
                 disks[name] = room(folder)
             except OSError as e:
                 errors[name] = e.strerror or type(e).__name__
-        return Seen(self._wall(), self._jobs, size, disks, errors, tuple(strangers(self._root)))
+        try:
+            others = tuple(strangers(self._root))
+        except OSError as e:
+            others, errors["agents"] = self.seen.strangers, e.strerror or type(e).__name__
+        return Seen(self._wall(), self._jobs, size, disks, errors, others)
 
     def _count(self) -> Tally:
         connection = open_for_reading(self._db)

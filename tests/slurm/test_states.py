@@ -280,10 +280,11 @@ def exits_before_a_cancel(stage: Stage) -> None:
 
 @play
 def an_exit_that_a_hung_slurmstepd_does_not_see(stage: Stage) -> None:
-    go = stage.users.home("alice") / "go-on"
-    run = stage.run(f"until [ -e {go} ]; do sleep 0.1; done; exit 3", batch={"partition": "held"})
+    go, began = (stage.users.home("alice") / name for name in ("go-on", "began"))
+    run = stage.run(f"touch {began}; until [ -e {go} ]; do sleep 0.1; done; exit 3", batch={"partition": "held"})
     stage.site.submit(run)
     job = stage.running(run)
+    until(began.exists, "its command runs", SECS)  # Slurm calls it running before that, and a slurmstepd that is stopped starts nothing
     (stage.slurm.place / f"finish-{job}").touch()
     stepd = until(lambda: processes(f"slurmstepd: [{job}.batch]"), "its slurmstepd is there", SECS)
     for pid in stepd:

@@ -321,7 +321,7 @@ def test_a_sequential_run_shows_its_progress(people: People) -> None:
     jid = ann.start("odd", number=1, secs=4)
     ann.until("#percent", "^30 %$")
     assert ann.page.locator("#progress").evaluate("e => e.value") == 30
-    assert ann.page.locator(f"#runs > li[data-run='{jid}']").inner_text().endswith("30 %")
+    ann.until(f"#runs > li[data-run='{jid}']", "30 %$")
     ann.until("#chip", "^completed$")
     assert ann.text("#percent") == "100 %"
 
