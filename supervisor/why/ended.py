@@ -15,6 +15,9 @@ from ...protocol.status import COMPLETED, ERROR, PURGED
 from . import containers
 from .words import NAMED, Answer, after, attempts, diagnosed, named, says, utc
 
+#: What causes exclude that are another limit of time (protocol.causes).
+_OF_THE_RUN = "the time limit of the run"
+
 
 def ended(answer: Answer, run: Run) -> None:
     exit_, jid = run.exit, answer["computeJid"]
@@ -150,7 +153,9 @@ def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
             answer["sentence"], denied = _error(run) or "its end is not known", ("a failure that the job reported",)
         case _:
             denied = _own_exit(answer, run, exit_, found)
-    answer["not"] = list(dict.fromkeys((*answer["not"], *denied)))
+    excluded = list(dict.fromkeys((*answer["not"], *denied)))
+    # another limit of time may well have ended it: one of CPU time, or that of 'timeout'
+    answer["not"] = [d for d in excluded if d != "a time limit"] if _OF_THE_RUN in excluded else excluded
 
 
 def _by_itself(exit_: ExitInfo | None) -> bool:

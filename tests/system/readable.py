@@ -35,6 +35,7 @@ def check(answer: dict[str, Any], text: str) -> None:
     assert cause in text or answer["reason"] in text, text
     for told in (*answer["evidence"], *answer["not"], *answer["try"], *answer["logs"]):
         assert told.strip() and told in text, (told, text)
+    assert not {"a time limit", "the time limit of the run"} <= set(answer["not"]), answer["not"]
     own = "\n".join([answer["sentence"], *answer["evidence"], *answer["not"], *answer["try"]])
     assert not _INTERNAL.search(own), own
     if answer["state"] != "completed":
