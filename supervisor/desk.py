@@ -253,25 +253,23 @@ class Desk:
             return
         policy = self.engine.policy
         secs = policy.agent_start_secs * policy.agent_start_tries + _BETWEEN_STARTS_SECS
+        late = Refusal("agentUnavailable", f"its agent was not up within {secs:g} s")
+        await self._answered(lambda handle: WantAgent(handle, key), secs, late)
+
+    async def stop_agent(self, key: AgentKey) -> None:
+        """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
+        late = Refusal("storageUnavailable", "the store has not taken it in time; whether the agent ends is not known")
+        await self._answered(lambda handle: AgentStopRequested(handle, key), ANSWER_SECS, late)
+
+    async def _answered(self, input_: Callable[[int], Input], secs: float, late: Refusal) -> None:
+        """Tell the engine, and wait for its answer to this handle. late: raised after `secs` seconds."""
         handle, future = self._handle()
-        self.engine.tell(WantAgent(handle, key))
+        self.engine.tell(input_(handle))
         try:
             async with asyncio.timeout(secs):
                 await future
         except TimeoutError:
-            raise Refusal("agentUnavailable", f"its agent was not up within {secs:g} s") from None
-        finally:
-            self._waiting.pop(handle, None)
-
-    async def stop_agent(self, key: AgentKey) -> None:
-        """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
-        handle, future = self._handle()
-        self.engine.tell(AgentStopRequested(handle, key))
-        try:
-            async with asyncio.timeout(ANSWER_SECS):
-                await future
-        except TimeoutError:
-            raise Refusal("storageUnavailable", "the store has not taken it in time; whether the agent ends is not known") from None
+            raise late from None
         finally:
             self._waiting.pop(handle, None)
 

@@ -139,11 +139,7 @@ def signed_out(turn: Turn, key: AgentKey) -> None:
     if view.record.handle is None or view.placed or view.phase == "up":
         return
     turn.ask(ClearTimer(("agent-return", key)))
-    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: its user signed out", ended=True))
-    view.synced = False
-    turn.enter(view, "absent")
-    if view.needed:
-        turn.need(key)
+    idling.gone(turn, key, "its user signed out")
 
 
 def _secs_to_start(turn: Turn, key: AgentKey) -> float:

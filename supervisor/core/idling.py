@@ -112,11 +112,11 @@ def leave_deadline(turn: Turn, key: AgentKey) -> None:
     turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
 
 
-def gone(turn: Turn, key: AgentKey) -> None:
-    """The driver says that nothing is left of one that was to leave."""
+def gone(turn: Turn, key: AgentKey, why: str = "nobody needed it") -> None:
+    """Nothing is left of an agent that was to leave."""
     view = turn.world.agent(key)
     turn.ask(ClearTimer(("agent-leave", key)))
-    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: nobody needed it", ended=True))
+    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True))
     view.synced = False
     turn.enter(view, "absent")
     if view.needed:
