@@ -264,10 +264,10 @@ async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> No
 
 async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tending, "fallback_secs", lambda limit, slack: limit)
-    ground.slurm.completing = 1.5
+    ground.slurm.completing = 4.0
     batch = await ground.agent()
     token = ground.token()
-    batch.launch(token, ground.spec("exit 3", time_limit_secs=0.4))
+    batch.launch(token, ground.spec("exit 3", time_limit_secs=2.0))
     ending = await ground.ending(token)
     assert ending.exit is not None and (ending.exit.code, ending.exit.source, ending.exit.stop_reason) == (3, "script", None)
     batch.stop(token, "cancel", 0.1)
