@@ -3,6 +3,7 @@
 Only places, ports and users differ from the page, so that a trial that somebody has on this machine is left alone.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -96,8 +97,8 @@ class Trial:
         return re.sub("|".join(map(re.escape, ours)), lambda found: ours[found[0]], block)
 
     def left(self) -> list[str]:
-        """Command lines of processes of this trial."""
-        lines = subprocess.run(["ps", "-e", "-o", "args="], capture_output=True, text=True).stdout.splitlines()
+        """Pid and command line of processes of this trial."""
+        lines = subprocess.run(["ps", "-e", "-o", "pid=,args="], capture_output=True, text=True).stdout.splitlines()
         return [line for line in lines if str(self.place) in line or f"{self.users}-" in line]
 
     def close(self) -> None:
@@ -105,6 +106,9 @@ class Trial:
             terminal.close()
         for name in ("sshd", "slurm"):
             subprocess.run(["bash", "-c", f"{self.engines[f'etc/engines/{name}.sh']} clean"], cwd=ROOT, capture_output=True, timeout=BLOCK_SECS)
+        for line in self.left():  # agents and keepers on `lab`, where the trial did not come to their end
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
         shutil.rmtree(self.place, ignore_errors=True)
 
 
