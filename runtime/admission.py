@@ -11,7 +11,7 @@ Reason = Literal["perPeer", "strangers", "descriptors", "headers", "body", "idle
 #: Unauthenticated connections of all peers together, so that their headers cannot fill the memory either.
 MOST_STRANGERS = 512
 #: Descriptors that stay free for the owner and for everything that is no connection: this part of all, within these bounds.
-SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 32, 256
+SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 64, 256
 #: Pause between two looks at the deadlines; the process was stopped where more than twice of it has passed.
 SWEEP_SECS = 0.5
 

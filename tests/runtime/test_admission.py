@@ -132,6 +132,6 @@ def test_a_process_that_was_stopped_blames_nobody(door: Door) -> None:
     assert door.closed
 
 
-@pytest.mark.parametrize(("descriptor", "limit", "scarce"), [(95, 128, False), (96, 128, True), (895, 1024, False), (896, 1024, True), (65_279, 65_536, False), (65_280, 65_536, True)])
+@pytest.mark.parametrize(("descriptor", "limit", "scarce"), [(63, 128, False), (64, 128, True), (895, 1024, False), (896, 1024, True), (65_279, 65_536, False), (65_280, 65_536, True)])
 def test_some_descriptors_stay_spare(descriptor: int, limit: int, scarce: bool) -> None:
     assert is_scarce(descriptor, limit) is scarce
