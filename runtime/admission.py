@@ -97,6 +97,8 @@ class Admission:
         #: by peer, the oldest first
         self._strangers: dict[Peer, dict[Entry, None]] = {}
         self._count = 0
+        #: that came when descriptors were scarce
+        self._scarce: list[Entry] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -107,9 +109,11 @@ class Admission:
     def enter(self, peer: Peer, close: Callable[[], object], closed: Callable[[], bool], *, scarce: bool) -> Entry | None:
         """Take a new connection in, at the cost of others where there are too many. None: it must be closed.
 
-        scarce: so many descriptors are in use that for each new connection another one has to go.
+        scarce: so many descriptors are in use that for each new connection another one has to go. That holds while a stranger's connection
+        that came so lives: the next one gets the low descriptor of one that was ended, and there is no more room than before.
         """
-        if scarce and not self.make_room() and not peer.own:
+        self._scarce = [e for e in self._scarce if not (e.known or e.closed())]
+        if (scarce or self._scarce) and not self.make_room() and not peer.own:
             self._say("descriptors", peer)
             return None
         mine = self._strangers.get(peer, {})
@@ -121,6 +125,8 @@ class Admission:
         self._all[entry] = None
         self._strangers.setdefault(peer, {})[entry] = None
         self._count += 1
+        if scarce:
+            self._scarce.append(entry)
         entry.waiting()
         return entry
 

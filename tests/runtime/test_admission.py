@@ -132,6 +132,18 @@ def test_a_process_that_was_stopped_blames_nobody(door: Door) -> None:
     assert door.closed
 
 
+def test_descriptors_stay_scarce_while_a_stranger_has_a_spare_one(door: Door) -> None:
+    for peer in (PROXY, PROXY, PROXY):
+        door.enter(peer)
+    spare, entry = door.enter(PROXY, scarce=True)
+    assert door.closed == {1} and entry is not None
+    door.enter(PROXY)  # with the descriptor of the one that was ended
+    assert door.closed == {1, 2}
+    entry.authenticated()
+    door.enter(PROXY)
+    assert door.closed == {1, 2}, f"{spare} is no stranger's any more"
+
+
 @pytest.mark.parametrize(("descriptor", "limit", "scarce"), [(63, 128, False), (64, 128, True), (895, 1024, False), (896, 1024, True), (65_279, 65_536, False), (65_280, 65_536, True)])
 def test_some_descriptors_stay_spare(descriptor: int, limit: int, scarce: bool) -> None:
     assert is_scarce(descriptor, limit) is scarce
