@@ -40,12 +40,15 @@ class Terminal:
                 ["bash", "-e", "-o", "pipefail", "-s"], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
                 env={"PATH": PATH, "HOME": str(place / "home"), "TERM": "dumb", "LC_ALL": "C.UTF-8"},
             )
-        self._read = 0
+        self._read = self._typed = 0
 
-    def type(self, text: str, until: str = "typed-to-its-end") -> str:
-        """What came out until this text did."""
+    def type(self, text: str, until: str = "") -> str:
+        """What came out until this text did; without one, until all of it was done."""
         assert self.shell.stdin is not None
-        self.shell.stdin.write(f"{text}\necho typed-to-its-end\n".encode())
+        self._typed += 1
+        mark = f"typed-to-the-end-of-{self._typed}."
+        until = until or mark
+        self.shell.stdin.write(f"{text}\necho {mark}\n".encode())
         self.shell.stdin.flush()
         deadline = time.monotonic() + BLOCK_SECS
         while until not in (new := self.said.read_text(encoding="utf-8", errors="replace")[self._read :]):
