@@ -52,7 +52,7 @@ class Evidence:
         return 0
 
     def exits(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Those whose main process has ended, with the exit that their script wrote. For when the keeper cannot say it."""
+        """Return executions whose main process has ended, with the exit that their script wrote; used while the keeper is silent."""
         return [e for e in map(self._exited, executions) if e is not None]
 
     def _exited(self, e: Execution) -> Execution | None:

@@ -148,6 +148,6 @@ class KeeperWatch:
                 self._log(sentence, self._pid, self._kill_secs)
 
     def _state(self) -> str:
-        """Of the keeper, as /proc names it; "gone" where the pid is another process's by now."""
+        """Return the state of the keeper in /proc; "gone" where another process has its pid."""
         found = processes.find(self._pid)
         return found.state if found is not None and found.ticks == self._ticks else "gone"

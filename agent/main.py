@@ -262,7 +262,7 @@ class _Agent:
         self._do(self._session.keeper_said(said, time.monotonic()))
 
     def _look_for_exits(self) -> None:
-        """Of executions, as they wrote them down: their keeper is silent."""
+        """Report the exits that executions wrote down while their keeper is silent."""
         self._do(self._session.learned(self._evidence.exits(self._session.executions()), time.monotonic()))
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:

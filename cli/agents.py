@@ -108,7 +108,7 @@ def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> No
 
 
 def _until_gone(s: Any, agents: list[str]) -> list[str]:
-    """Those of these that are still there when the time is over."""
+    """Return the agents that are still there after STOP_SECS."""
     deadline, told = time.monotonic() + STOP_SECS, time.monotonic() + TELL_SECS
     left = list(agents)
     while left and time.monotonic() < deadline:

@@ -118,7 +118,7 @@ class _Books:
         self.gap()
 
     def gap(self) -> None:
-        """Nobody knows what was here."""
+        """The content of this position is not known."""
         if self.before is not None:
             self.doubted.add(self.before)
         self.before = None

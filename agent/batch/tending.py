@@ -125,7 +125,7 @@ class Tending:
         return [j for j in self._jobs.values() if j.asked and not j.submitting]
 
     def _limits(self) -> list[tuple[BatchJob, Task, float]]:
-        """Whose time is limited, and when Slurm should have ended it long ago (monotonic)."""
+        """Tasks with a time limit, and when Slurm should have ended each at the latest (monotonic)."""
         return [
             (j, t, t.began_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs)) for j in self._jobs.values() for t in j.live
             if t.limit is not None and t.began_mono is not None and t.stop_reason is None and t.own is None

@@ -104,7 +104,7 @@ class PlaceFiles:
                 put(self.evidence(token), mark, b"")
 
     def withdraw_stop(self, token: Token) -> None:
-        """It came after the exit."""
+        """The stop came after the exit."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.ledger}/{token.name}/{STOP}")
 
