@@ -16,7 +16,7 @@ from .events import JobFolded, RunRequested, StopRequested
 from .faults import UNREADABLE
 from .index import index_row
 from .inspection import EVERY, Progress, folded, opened
-from .naming import write_names
+from .name_table import write_names
 from .projection import record_bytes
 from .receipts import KEPT_SECS
 from .records import FOLDER as RECORDS

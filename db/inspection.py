@@ -18,7 +18,7 @@ from .events import CHECKPOINTS, JobFolded
 from .faults import UNREADABLE, not_opened
 from .index import index_row
 from .job import evolve
-from .naming import differences
+from .name_table import differences
 from .opening import repair, successor
 from .projection import record_bytes
 from .reading import Reader

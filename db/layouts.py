@@ -4,7 +4,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 
-from .naming import write_names
+from .name_table import write_names
 from .schema import LAYOUT, NAMES_TABLE, make_tables
 
 #: Receives a sentence now and then while something takes long.

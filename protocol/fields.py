@@ -49,6 +49,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         return ": ".join(p for p in (place, kind, self.path, f"{self.problem}; right: {self.right}") if p)
 
 
+class Unfit(Exception):
+    """A value does not have the required form; the text names that form: `must be ...`."""
+
+
 class BadDescription(Exception):
     """What is described cannot be had: all that is wrong with it, and what is doubtful."""
 

@@ -12,7 +12,8 @@ from ..protocol.batch import Wishes
 from ..protocol.clusters import Cluster, Clusters, Limits, LoginHost
 from ..protocol.errors import Refusal
 from .cluster_checks import ClusterShape, check
-from .parsers import Unfit, seconds
+from ..protocol.fields import Unfit
+from .parsers import seconds
 from .plain_yaml import Lines
 from .yaml_fields import Fields, Notes, Part, Wrong, matching, opened, texts, together
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Never
 
 from ..protocol.errors import Refusal
-from .parsers import Unfit
+from ..protocol.fields import Unfit
 from .settings import GROUPS, SETTINGS, LogSettings, Settings, value_of
 
 __all__ = ["CLIENT_NAMES", "FILE_NAME", "JOB_NAMES", "LogSettings", "Row", "Settings", "load", "show"]

@@ -15,7 +15,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from ..protocol.errors import Refusal
-from .parsers import Unfit, seconds
+from ..protocol.fields import Unfit
+from .parsers import seconds
 from .plain_yaml import Lines
 from .safety import MIN_SECRET_LENGTH, is_loopback, private
 from .yaml_fields import Fields, Notes, Part, Wrong, matching, opened, together

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol import durations
+from ..protocol.fields import Unfit
 from .light_pykern import pkconfig
 
 Parser = Callable[[Any], Any]
@@ -21,10 +22,6 @@ _NOTHING = ("", "none", "null")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _GPU = re.compile(r"auto|\d{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
 _APP = re.compile(r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-
-
-class Unfit(Exception):
-    """The value does not fit; the text says which form would: `must be ...`."""
 
 
 def text(value: Any) -> str:

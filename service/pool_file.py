@@ -13,7 +13,8 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.pool import Limits, Pool, PoolHost, Volume
-from .parsers import Unfit, port_range, seconds
+from ..protocol.fields import Unfit
+from .parsers import port_range, seconds
 from .plain_yaml import Lines
 from .pool_checks import Shape, check
 from .yaml_fields import Fields, Notes, Part, Wrong, opened, texts, together

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..protocol.errors import Refusal
-from .parsers import Unfit
+from ..protocol.fields import Unfit
 from .plain_yaml import MAX_BYTES, Lines, Unreadable, parsed
 
 MAX_PROBLEMS = 50

@@ -15,12 +15,13 @@ from ...protocol.pool import Pool
 from ...runtime.log import Log
 from ..driver import AgentSpec, Handle
 from . import containers, names
+from .container_calls import inspect, remove
 from .engine import EngineError, HostEngine
 from .faults import FOREIGN
 from .images import Images
 from .log_drivers import LogDrivers
 from .relays import Relay
-from .remains import Remains, inspect, remove
+from .remains import Remains
 from .unix_users import UnixUsers
 
 #: Where agents in containers read the supervisor's address; their relay writes it.

@@ -21,12 +21,13 @@ from .. import evidence_files
 from ..driver import AgentSpec, Capabilities, Capacity, Found, Handle, Spokesman
 from . import endings, names
 from .agent_starts import AgentStarts
+from .container_calls import inspect
 from .engine import EngineError, HostEngine
 from .images import ImageFault, Images
 from .log_drivers import LogDrivers
-from .networks import in_the_way
 from .relays import Relay
-from .remains import Remains, inspect
+from .remains import Remains
+from .subnet_check import in_the_way
 from .unix_users import UnixUsers
 
 #: A keeper that was told to end has this long beyond its grace (seconds).

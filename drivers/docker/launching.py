@@ -18,12 +18,12 @@ from ...runtime.evidence import JOB, SCRIPT
 from ...runtime.log import Log
 from . import containers, endings, names
 from .agents import DockerDriver
+from .container_calls import inspect, remove
 from .engine import EngineError, HostEngine
 from .executions import Place, TaskState
 from .images import ImageFault
 from .networks import Networks, SubnetTaken
 from .places import Asked, make_below, put
-from .remains import inspect, remove
 from .wrapper import STOP_MARK, WRAPPER, wrapper
 
 BEFORE = "it was started before"

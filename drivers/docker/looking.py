@@ -13,9 +13,9 @@ from ...protocol.exits import ExitInfo
 from ...runtime.evidence import EXIT_CODE, STDERR, STDOUT, from_code, read, with_words, written_code
 from ...runtime.output_cap import OutputCap
 from . import endings
+from .container_calls import inspect
 from .engine import HostEngine
 from .executions import TaskState
-from .remains import inspect
 from .wrapper import LIMIT_MARK, SURVIVORS
 
 #: A container goes with its command mostly within this time (seconds); else the exit is told before the end.

@@ -7,15 +7,15 @@ such a network are given to the next gang all the same, so whoever needs them ta
 import asyncio
 import time
 from functools import partial
-from ipaddress import IPv4Network
 from typing import Any
 from weakref import WeakValueDictionary
 
 from ...runtime.log import Log
 from . import containers, names
+from .container_calls import inspect
 from .engine import EngineError, HostEngine
 from .executions import TaskState
-from .remains import inspect
+from .subnet_check import subnet_configs
 
 #: A network that is still in use is asked for again after so long each time; then who is not there any more is taken out by force.
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -90,7 +90,7 @@ class Networks:
 
     async def _drop_left(self, subnet: str, engine: HostEngine) -> None:
         """Those of ours that have these addresses: who was given them anew knows that no task of theirs is left."""
-        left = [n["Name"] for n in await self.of_deployment(engine) if any(c.get("Subnet") == subnet for c in _config(n))]
+        left = [n["Name"] for n in await self.of_deployment(engine) if any(c.get("Subnet") == subnet for c in subnet_configs(n))]
         for name in left:
             self._log("network {} on host {} is left of a gang that is over, and in the way: it is removed", name, engine.name)
         await asyncio.gather(*(self.drop(name, engine) for name in left))
@@ -102,28 +102,6 @@ class Networks:
             if who and await inspect(engine, who) is None:
                 self._log("{} is in network {} on host {} and has no container: it is taken out", who, name, engine.name)
                 await engine.call(f"take {who} out of network {name}", partial(_take_out, who=who, network=name))
-
-
-async def in_the_way(engine: HostEngine, subnets: str, deployment: str) -> list[str]:
-    """Sentences about networks of others on this host that have addresses of these; none: gangs can have all. Raises EngineError."""
-    listed: list[dict[str, Any]] = await engine.call("list networks", lambda c: c.networks())
-    return [
-        f"its network {n['Name']} has {c['Subnet']}, out of the pool's taskSubnets {subnets}: a gang that is given these addresses cannot "
-        "start; remove it ('docker network rm'), or give the pool other `taskSubnets`"
-        for n in listed if not names.is_ours(n.get("Labels"), deployment, "network")
-        for c in _config(n) if _overlap(c.get("Subnet"), subnets)
-    ]
-
-
-def _overlap(one: str | None, other: str) -> bool:
-    try:
-        return one is not None and IPv4Network(one, strict=False).overlaps(IPv4Network(other, strict=False))
-    except ValueError:
-        return False  # IPv6, or words of another network driver
-
-
-def _config(network: dict[str, Any]) -> list[dict[str, Any]]:
-    return (network.get("IPAM") or {}).get("Config") or []
 
 
 def _take_out(client: Any, *, who: str, network: str) -> None:

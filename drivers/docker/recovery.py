@@ -8,10 +8,10 @@ from ...protocol.exits import ExitInfo
 from ...runtime.log import Log
 from . import names
 from .agents import DockerDriver
+from .container_calls import remove
 from .engine import HostEngine
 from .executions import Place, TaskState
 from .places import Entry
-from .remains import remove
 
 NEVER_MADE = "the supervisor was restarted before its container was made"
 

@@ -13,10 +13,10 @@ from ...protocol.errors import Refusal
 from ...protocol.pool import Pool
 from ...runtime.log import Log
 from . import containers, endings, names
+from .container_calls import inspect, remove
 from .engine import EngineError, HostEngine
 from .images import Images
 from .log_drivers import LogDrivers
-from .remains import inspect, remove
 
 Address = Callable[[], Mapping[str, Any]]
 _PORTS = {"ws": 80, "wss": 443}

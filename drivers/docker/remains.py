@@ -12,6 +12,7 @@ from ...protocol.redaction import Redactor
 from ...runtime.log import Log
 from .. import evidence_files
 from . import endings, names
+from .container_calls import inspect, remove
 from .engine import EngineError, HostEngine
 
 FILE = "container.log"
@@ -139,26 +140,6 @@ class Remains:
 
     def _unseen(self, id_: str) -> str:
         return endings.of_agent(None, ooms=self._ooms.get(id_, 0), stopped=id_ in self._stopped)
-
-
-async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
-    """None: there is none. Raises EngineError."""
-    try:
-        said: dict[str, Any] = await engine.call(f"inspect container {name_or_id[:40]}", lambda c: c.inspect_container(name_or_id))
-    except EngineError as e:
-        if e.code != "notFound":
-            raise
-        return None
-    return said
-
-
-async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> None:
-    """With what volumes its image made for it. One that is gone, or that somebody removes already, is no error."""
-    try:
-        await engine.call(f"remove container {id_[:12]}", lambda c: c.remove_container(id_, v=True, force=force))
-    except EngineError as e:
-        if e.code not in ("notFound", "conflict"):
-            raise
 
 
 def _bound(known: OrderedDict[str, Any]) -> None:

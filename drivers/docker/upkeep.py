@@ -10,12 +10,12 @@ from ...protocol.messages import Samples
 from ...runtime.log import Log
 from . import names
 from .agents import DockerDriver
+from .container_calls import remove
 from .engine import EngineError, HostEngine
 from .executions import Place, TaskState
 from .looking import Looking, exits
 from .networks import Networks
 from .places import PlaceFiles
-from .remains import remove
 from .sampling import EVERY_SECS, Sampling
 
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0

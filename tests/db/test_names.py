@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from db_histories import JID, KEY, UID, life, placed, requested, token
 from db_stores import Disk
-from jobscribe.db import backups, compaction, layouts, naming, repairing, rebuilding, schema
+from jobscribe.db import backups, compaction, layouts, name_table, repairing, rebuilding, schema
 from jobscribe.db.events import AgentStarted, StopRequested, TaskEnded, TaskSubmitted, agent_stream, job_stream
 from jobscribe.db.inspection import check
 from jobscribe.db.memory import MemoryStore
@@ -147,7 +147,7 @@ def test_a_store_of_the_first_layout_gets_its_names_when_it_is_opened_for_writin
 
 def test_killed_at_any_moment_of_it_the_store_is_whole_and_the_next_opening_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = names(root)
-    steps = [(naming, "insert"), (layouts, "make_tables"), (layouts, "write_names")]
+    steps = [(name_table, "insert"), (layouts, "make_tables"), (layouts, "write_names")]
     for owner, name in steps:
         for after in (False, True):
             first_layout(root)
@@ -186,7 +186,7 @@ def test_what_takes_long_says_how_far_it_is(root: Path, monkeypatch: pytest.Monk
     opened(root, say=said.append).close()
     assert said == [], "nothing is said of what is quick"
     first_layout(root)
-    monkeypatch.setattr(naming, "BATCH", 2)
+    monkeypatch.setattr(name_table, "BATCH", 2)
     monkeypatch.setattr(layouts, "SLOW_SECS", 0.0)
     connection = schema.open_for_writing(root / "db" / "events.sqlite")
     layouts.bring_up(connection, 1, said.append)
