@@ -5,7 +5,7 @@ import re
 
 from setuptools import setup
 
-PRODUCT = ("agent", "apps", "cli", "client", "db", "drivers", "protocol", "runtime", "service", "supervisor", "web")
+PRODUCT = ("agent", "apps", "cli", "client", "db", "diagnosis", "drivers", "protocol", "runtime", "schema", "service", "supervisor", "web")
 
 
 def packages() -> list[str]:
@@ -65,7 +65,7 @@ if __name__ == "__main__":
         python_requires=">=3.11",
         package_dir={"jobscribe": "."},
         packages=packages(),
-        package_data={"jobscribe": ["py.typed", "etc/systemd/*"], "jobscribe.service": ["*.yml"], "jobscribe.web": ["static/*"]},
+        package_data={"jobscribe": ["py.typed", "etc/systemd/*"], "jobscribe.service.site": ["*.yml"], "jobscribe.web": ["static/*"]},
         install_requires=AGENT + SERVER,
         extras_require=EXTRAS,
         entry_points={"console_scripts": ["jobscribe = jobscribe.cli.main:main"]},

@@ -3,7 +3,7 @@
 import gc
 
 from ..runtime import processes
-from .keeping.last_words import last_words
+from .keeper.startup_failure import last_words
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def serve(root: str, keeper_fd: int) -> None:
     processes.set_dumpable(False)  # it will be told a token; its jobs are the same unix user
     gc.disable()  # what is imported stays: nothing is garbage yet
     try:
-        from .main import run_agent  # what is missing here is told to the keeper
+        from .process import run_agent  # what is missing here is told to the keeper
 
         gc.enable()
         run_agent(keeper_fd, root)

@@ -25,8 +25,8 @@ from typing import Any
 
 from ..protocol.redaction import Redactor
 from ..runtime.filesystems import write_atomically
-from ..runtime.log import Direct, Log
-from ..runtime.outputs import Stream
+from ..runtime.log.logger import Direct, Log
+from ..runtime.log.destinations import Stream
 
 FOLDER = "/run/jobscribe"
 ADDRESS, CA, SOCKET = "agents.json", "ca.pem", "link.sock"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .quantities import duration, moment
-from .session import command, session
+from .terminal.quantities import duration, moment
+from .session.session import command, session
 
 _HEADS = ("CLUSTER", "SLURM", "PARTITION", "NODES", "CORES", "MEMORY MB", "GPUS", "TIME LIMIT")
 _NONE = "this supervisor has no clusters: name sbatch in drivers.use, and their file in sbatch.clusters (see docs/sbatch.md)"

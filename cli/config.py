@@ -2,8 +2,8 @@
 
 import click
 
-from .serve import assignments
-from .session import command, session
+from .services.up import assignments
+from .session.session import command, session
 
 
 @command()
@@ -11,7 +11,7 @@ from .session import command, session
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
 def show(file: str | None, sets: tuple[str, ...]) -> None:
     """Show every setting, its value, and where that comes from."""
-    from ..service import config
+    from ..service.settings import loader as config
 
     s = session()
     rows = config.show(config.load({"root": s.options.get("root"), **assignments(sets)}, file=file))
@@ -27,7 +27,8 @@ def show(file: str | None, sets: tuple[str, ...]) -> None:
 def check(file: str | None, sets: tuple[str, ...]) -> None:
     """Say whether `jobscribe supervisor` may start with this configuration. Exits with 1 when it may not."""
     from ..protocol.errors import Refusal
-    from ..service import config, safety
+    from ..service.settings import loader as config
+    from ..service.site import startup_checks as safety
 
     s = session()
     try:

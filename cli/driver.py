@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .serve import assignments
-from .session import Session, command, session
+from .services.up import assignments
+from .session.session import Session, command, session
 
 if TYPE_CHECKING:
-    from ..drivers.sbatch.channel import Channel
-    from ..drivers.sbatch.checking import Line
-    from ..protocol.clusters import Cluster
-    from ..runtime.log import Log
-    from ..service.settings import Settings
+    from ..drivers.sbatch.login_node.channel import Channel
+    from ..drivers.sbatch.cluster_check import Line
+    from ..protocol.clusters.cluster import Cluster
+    from ..runtime.log.logger import Log
+    from ..service.settings.settings import Settings
 
 _WORDS = {True: "ok", False: "WRONG", None: "?"}
 _HOW = {"ssh": "signed in to {host} as {user}; its host key is one of those in the file", "account": "jobs are those of {user}, on {host}"}
@@ -68,7 +68,8 @@ def check(
 def _configured(s: Session, file: str | None, sets: tuple[str, ...], name: str | None) -> "tuple[Settings, Sequence[Cluster]]":
     """Raises Refusal."""
     from ..protocol.errors import Refusal
-    from ..service import cluster_file, config
+    from ..service.site import cluster_file
+    from ..service.settings import loader as config
 
     settings = config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
     if settings.sbatch.clusters is None:
@@ -81,8 +82,8 @@ def _configured(s: Session, file: str | None, sets: tuple[str, ...], name: str |
 
 
 async def _checked(s: Session, settings: "Settings", cluster: "Cluster", given: dict[str, Any], found: "list[Line]") -> None:
-    from ..drivers.sbatch.channel import ChannelError
-    from ..drivers.sbatch.checking import Line, lines, wrong
+    from ..drivers.sbatch.login_node.channel import ChannelError
+    from ..drivers.sbatch.cluster_check import Line, lines, wrong
     from ..protocol.errors import Refusal
 
     def told(line: Line) -> None:
@@ -111,11 +112,11 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
     from ..protocol.errors import Refusal
 
     if cluster.access != "ssh":
-        from ..drivers.sbatch.channel import local_channel
+        from ..drivers.sbatch.login_node.channel import local_channel
 
         return local_channel(cluster, _uid(cluster, given["user"]))
     try:
-        from ..drivers.sbatch.sign_in import Credentials, connect
+        from ..drivers.sbatch.ssh.sign_in import Credentials, connect
     except ImportError as e:
         what = f"sign-in needs a package that is not installed here ({e.name})"
         raise Refusal("signInUnreachable", f"{what}: pip install 'jobscribe[sbatch]'") from None
@@ -146,7 +147,7 @@ def _uid(cluster: "Cluster", user: str | None) -> str:
 
 def deployment(root: str) -> str:
     """The name of this deployment there: that of the supervisor, once it has run."""
-    from ..drivers.deployment import deployment as name_of
+    from ..drivers.deployment_name import deployment as name_of
 
     try:
         key = Path(root, "secret", "agents").read_text().strip()
@@ -167,6 +168,6 @@ def address(root: str) -> dict[str, Any] | None:
 def _quiet() -> "Log":
     """What the sign-in would say to the supervisor's log is said here already."""
     from ..protocol.redaction import Redactor
-    from ..runtime.log import Direct, Log
+    from ..runtime.log.logger import Direct, Log
 
     return Log("check", Redactor(), Direct())

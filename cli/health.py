@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .quantities import moment
-from .session import command, session
+from .terminal.quantities import moment
+from .session.session import command, session
 
 #: What the command exits with, by state. 2 is wrong usage everywhere, 125 is jobscribe itself: it could not be asked.
 CODES = {"ok": 0, "degraded": 1, "failing": 3}

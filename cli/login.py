@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .session import Session, command, session
+from .session.session import Session, command, session
 
 #: A key with its certificate is much shorter.
 _MOST = 64 * 1024

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import click
 
-from .groups import top
-from .session import Session, session_of
+from .command_table import top
+from .session.session import Session, session_of
 
 FAILED = 125
 USAGE = 2
@@ -52,9 +52,9 @@ def _failed(error: Exception, session: Session) -> int:
         error.show()
         return USAGE if isinstance(error, click.UsageError) else FAILED
     # Loaded here: what is only needed when something fails must not cost those for whom nothing does.
-    from ..client.errors import ClientError
+    from ..client.api.errors import ClientError
     from ..protocol.errors import Refusal
-    from .crash import written
+    from .session.crash_report import written
 
     if isinstance(error, Refusal | ClientError):
         session.screen.failed(error.body())

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from .quantities import moment
-from .session import command, session
-from .ticking import ticking
+from .terminal.quantities import moment
+from .session.session import command, session
+from .session.request_progress import ticking
 
 _HEADS = ("TARGET", "STATE", "DELIVERED", "WAITING", "GIVEN UP", "NEXT TRY", "TO")
 _NONE = "nobody is told of anything: name a file of targets in notify.file (see docs/notifications.md)"

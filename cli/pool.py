@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .quantities import moment
-from .session import command, session
+from .terminal.quantities import moment
+from .session.session import command, session
 
 _HEADS = ("HOST", "STATE", "SINCE", "VERSION", "SEQUENTIAL", "PARALLEL", "AGENTS", "TASKS", "CPU", "MEMORY MB", "GPU", "PLANS")
 _NONE = "this supervisor has no pool: name docker in drivers.use, and its hosts in docker.pool (see docs/docker.md)"

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .pump import Pump, sink_for
-from .refused import noting
-from .runs import run_options, spec_options
-from .session import Session, command, session
+from .terminal.output_stream import Pump, sink_for
+from .session.last_refusal import noting
+from .submission.run_options import run_options, spec_options
+from .session.session import Session, command, session
 
 if TYPE_CHECKING:
-    from ..client.http import Job
-    from ..client.replies import RunState
+    from ..client.sync_client import Job
+    from ..client.api.replies import RunState
 
 FAILED, LEFT, PIPE = 125, 130, 141
 #: Between two looks at a run that waits, whose reason may change, and at one that runs.

@@ -11,10 +11,10 @@ from typing import Literal
 import msgspec
 
 from ..protocol.errors import Refusal
-from ..protocol.exits import ExitInfo
+from ..protocol.jobs.exit_info import ExitInfo
 from ..protocol.ids import AgentKey, OpId, Token, op_id
-from ..protocol.messages import Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
-from .driver import AgentSpec, Capabilities, Capacity, Found, Handle
+from ..protocol.wire.messages import Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
+from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
 
 
 class Entry(msgspec.Struct):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, OpId, Token, base62, op_id
-from ..protocol.messages import Cancel, ProbePorts, Run, RunAck, RunStatus, RunTasks, Shared, TaskRun, TaskSpec, ToAgent
-from .driver import AgentDriver
+from ..protocol.wire.messages import Cancel, ProbePorts, Run, RunAck, RunStatus, RunTasks, Shared, TaskRun, TaskSpec, ToAgent
+from .contracts import AgentDriver
 
 Send = Callable[[AgentKey, ToAgent], None]
 

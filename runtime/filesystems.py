@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from . import crashpoints
+from . import failpoints as crashpoints
 
 #: Types of file systems that other machines may write to as well, where locks, renames and memory maps cannot be relied on.
 NETWORK = frozenset((

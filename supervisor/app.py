@@ -14,66 +14,67 @@ from typing import Any
 import tornado.httpserver
 
 from ..apps import registry
-from ..db.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
-from ..db.folding import last_session, serial_floor, set_back
-from ..db.records import RecordWriter, catch_up
-from ..db.sqlite import SqliteStore
-from ..db.state import Job, Task
-from ..db.store import Appended, Batch, Write
+from ..db.events.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
+from ..db.maintenance.checkpoints import last_session, serial_floor, set_back
+from ..db.records.record_files import RecordWriter, catch_up
+from ..db.sqlite.store import SqliteStore
+from ..db.events.state import Job, Task
+from ..db.store.contract import Appended, Batch, Write
 from ..protocol.errors import Refusal
-from ..protocol.heartbeat import Pace
+from ..protocol.wire.heartbeat import Pace
 from ..protocol.ids import AgentKey, derived_id
-from ..protocol.messages import Alive, Kill, ToAgent
+from ..protocol.wire.messages import Alive, Kill, ToAgent
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
-from ..runtime import clock, crashpoints, processes
-from ..runtime.guarded_http import Guarded
-from ..runtime.guarded_http import server as http_server
-from ..runtime.lag import LoopLag
-from ..runtime.log import capture_logging, log_uncaught
-from ..service.log import open_log
-from ..service.notify import Notifier
-from ..service.safety import check, read_secret
-from ..service.settings import Settings
-from . import offers, own_process, root_identity
-from .agent_socket import application as agents_application
-from .calls import Calls
-from .clusters import ClusterBoard
-from .core.effects import Effect
-from .core.inputs import Now, SignedIn, SignedOut
-from .desk import Desk
-from .engine import Engine
-from .feed import Feed
-from .fleet import Fleet
-from .guarding import Guarding
-from .hub import Hub
-from .leases import Leases
-from .library import Library
-from .library_copies import LibraryCopies
-from .listening import Bound, agents_tls, bound, patient, port_of
-from .live import Live
-from .metrics import Counters, process
-from .notifying.notifications import Notifications
-from .outputs import Outputs
-from .performer import Performer
-from .places import Places
-from .progress import Progress
-from .prometheus.monitoring import Monitoring
-from .prometheus.readings import Parts
-from .pulse import Pulse
-from .purging import Purging
-from .requests import MAX_BODY
-from .root import Root
-from .root_identity import Card
-from .samples import Metering
-from .sign_ins import SignIns
-from .strays import ask_for_all
-from .tracing.lookup import Known
-from .uploads import Uploads
-from .watchdog import Watchdog
-from .web.handler import Services
-from .web.routes import application
-from .web.unsent import Unsent
+from ..runtime import clock, failpoints as crashpoints, processes
+from ..runtime.connections.http_server import Guarded
+from ..runtime.connections.http_server import server as http_server
+from ..runtime.event_loop_lag import LoopLag
+from ..runtime.log.logger import capture_logging, log_uncaught
+from ..service.log.sink import open_log
+from ..service.systemd import Notifier
+from ..service.site.startup_checks import check, read_secret
+from ..service.settings.settings import Settings
+from . import configuration as offers
+from .process import process_limits as own_process, root_identity
+from .connections.websocket import application as agents_application
+from .agents.calls import Calls
+from .clusters.inventory import ClusterBoard
+from .core.interface.effects import Effect
+from .core.interface.inputs import Now, SignedIn, SignedOut
+from .runs.service import Desk
+from .engine.decision_loop import Engine
+from .engine.event_feed import Feed
+from .driver_setup import Fleet
+from .process.connection_limits import Guarding
+from .connections.hub import Hub
+from .runs.port_leases import Leases
+from .files.user_library import Library
+from .files.library_sync import LibraryCopies
+from .process.listeners import Bound, agents_tls, bound, patient, port_of
+from .streams.live_updates import Live
+from .process.counters import Counters, process
+from .notifications.notifier import Notifications
+from .runs.output_reader import Outputs
+from .effect_executor import Performer
+from .connections.driver_reports import Places
+from .connections.progress import Progress
+from .metrics.exporter import Monitoring
+from .metrics.collector import Parts
+from .connections.heartbeat import Pulse
+from .files.run_dir_reaper import Purging
+from .runs.request_validation import MAX_BODY
+from .process.root_directory import Root
+from .process.root_identity import Card
+from .usage.samples import Metering
+from .clusters.sign_in import SignIns
+from .agents.orphans import ask_for_all
+from .tracing.id_lookup import Known
+from .files.uploads import Uploads
+from .process.watchdog import Watchdog
+from .api.transport.request_handler import Services
+from .api.routes import application
+from .api.transport.response_limits import Unsent
 
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5

@@ -6,8 +6,8 @@ Talks to the supervisor over HTTP only. Nothing about runs is decided here.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .blueprint import create_blueprint
-    from .uids import Uids
+    from .blueprint.blueprint import create_blueprint
+    from .server.user_ids import Uids
 
 __all__ = ["Uids", "create_blueprint"]
 
@@ -16,11 +16,11 @@ def __getattr__(name: str) -> Any:
     """Flask is imported by who wants the blueprint, and not by the process of `up`, which only starts one that does."""
     match name:
         case "create_blueprint":
-            from .blueprint import create_blueprint
+            from .blueprint.blueprint import create_blueprint
 
             return create_blueprint
         case "Uids":
-            from .uids import Uids
+            from .server.user_ids import Uids
 
             return Uids
         case _:

@@ -5,7 +5,7 @@ import gc
 
 def main() -> None:
     gc.disable()  # what is imported stays: nothing is garbage yet
-    from .server import child
+    from .server.processes import child
 
     gc.enable()
     child()

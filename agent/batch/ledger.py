@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...protocol.batch import BatchState
+from ...protocol.clusters.batch import BatchState
 from ...protocol.errors import Refusal
-from ...protocol.exits import ExitInfo
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import Token, parse_token
-from ...runtime.evidence import EXIT, STOP, read_json, write_json, written_code
+from ...runtime.execution.folder import EXIT, STOP, read_json, write_json, written_code
 from ...runtime.filesystems import make_folder
-from .batch_job import BatchJob, Task
+from .state import BatchJob, Task
 
 BATCH = "batch.json"
 _SUFFIX = ".json"

@@ -12,14 +12,14 @@ import re
 
 import msgspec
 
-from ...protocol.batch import Wishes
-from ...protocol.clusters import Cluster
+from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from . import header
-from .marks import BATCH_LOG, FENCED, GANG, NO_MARK, NO_SETUP, OVER, SETUP, STARTED
-from .shell import quoted
-from .text import Account, Row
+from . import sbatch_directives as header
+from .script_markers import BATCH_LOG, FENCED, GANG, NO_MARK, NO_SETUP, OVER, SETUP, STARTED
+from .shell_quoting import quoted
+from .output_parser import Account, Row
 
 #: Comments of jobs of this system begin with this word.
 COMMENT = "jobscribe"

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...protocol.clusters import Cluster, Clusters
+from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, parse_agent_key
 from ...protocol.redaction import Redactor
-from ...runtime.log import Log
-from .. import evidence_files
-from ..driver import AgentSpec, Capabilities, Capacity, Found, Handle
-from . import addresses, logs
-from .channel import Channel, ChannelError, local_channel
-from .link_room import socket_path
-from .sites import Codes, Logs, Looked, Piece, Site, Started, ask, look, read_as, told
+from ...runtime.log.logger import Log
+from .. import untrusted_files as evidence_files
+from ..contracts import AgentSpec, Capabilities, Capacity, Found, Handle
+from . import agent_address as addresses, log_archive as logs
+from .login_node.channel import Channel, ChannelError, local_channel
+from .login_node.socket_folder import socket_path
+from .login_node.site import Codes, Logs, Looked, Piece, Site, Started, ask, look, read_as, told
 
 if TYPE_CHECKING:
-    from .sign_in import Credentials
+    from .ssh.sign_in import Credentials
 
 #: How often a lease is counted up, and when it counts as left (see agent/lease).
 _RENEW_SECS, _LEFT_SECS = 5.0, 30.0
@@ -191,7 +191,7 @@ class SbatchDriver:
         if there.access != "ssh":
             raise Refusal("badRequest", f"nobody signs in to the cluster {there.name}: its runs are started without")
         try:
-            from .sign_in import connect
+            from .ssh.sign_in import connect
         except ImportError as e:
             raise Refusal("signInUnreachable", f"sign-in needs a package that is not installed here ({e.name}): "
                                                "pip install 'jobscribe[sbatch]'") from None

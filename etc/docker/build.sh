@@ -90,6 +90,6 @@ if "${docker[@]}" buildx version >/dev/null 2>&1; then export DOCKER_BUILDKIT=1;
 "${docker[@]}" build --network none --build-arg "BASE=$base" --build-arg "VERSION=$number" --tag "$tag" "$work" 2>&1 |
     sed -e '/DEPRECATED/,+2d' -e 's/^/    /' || fail "the image cannot be built"
 "${docker[@]}" run --rm --network none --read-only --entrypoint /bin/sh "$tag" -c \
-    'PYTHONPATH=/opt/jobscribe/lib exec python3 -P -c "import jobscribe.agent.main, jobscribe.agent.relay, jobscribe.agent.keeper"' ||
+    'PYTHONPATH=/opt/jobscribe/lib exec python3 -P -c "import jobscribe.agent.process, jobscribe.agent.relay, jobscribe.agent.keeper.process"' ||
     fail "what is in $tag cannot be imported there"
 say "$tag is there: $(("$("${docker[@]}" image inspect -f '{{.Size}}' "$tag")" / 1000000)) MB, $("${docker[@]}" image inspect -f '{{.Id}}' "$tag")"

@@ -11,37 +11,15 @@ from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
-from ...db.state import Job
-from ...db.store import Receipt, Write
+from ...db.events.state import Job
+from ...db.store.contract import Receipt, Write
 from ...protocol.errors import Refusal
-from . import agency, attempts, debugging, dependencies, execution, gangs, idling, moving, outages, placement, purging, stopping, submission
-from .effects import Effect, ReplyRefusal
-from .inputs import (
-    AgentBusy,
-    AgentConnected,
-    AgentDisconnected,
-    AgentGap,
-    AgentSaid,
-    AgentStopRequested,
-    Cancel,
-    DriverFailed,
-    DriverFound,
-    DriverStarted,
-    DriverStopped,
-    HostChanged,
-    Input,
-    Now,
-    Purge,
-    Release,
-    Restarted,
-    SignedIn,
-    SignedOut,
-    SignInNeeded,
-    Submit,
-    TimerFired,
-    WantAgent,
-)
-from .world import Turn, World
+from .agents import lifecycle as agency, idle_eviction as idling, host_availability as outages
+from .runs import attempts, debug_hold as debugging, dependencies, reconciler as execution, retention as purging, termination as stopping, admission as submission
+from .scheduling import gang_placement as gangs, rebalancing as moving, placement
+from .interface.effects import Effect, ReplyRefusal
+from .interface.inputs import AgentBusy, AgentConnected, AgentDisconnected, AgentGap, AgentSaid, AgentStopRequested, Cancel, DriverFailed, DriverFound, DriverStarted, DriverStopped, HostChanged, Input, Now, Purge, Release, Restarted, SignedIn, SignedOut, SignInNeeded, Submit, TimerFired, WantAgent
+from .state.world import Turn, World
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -3,34 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...db.events import (
-    SYSTEM,
-    AgentFolded,
-    AgentGone,
-    AgentSignInNeeded,
-    AgentStarted,
-    AgentStartFailed,
-    AgentStartRequested,
-    AttemptDecided,
-    AttemptEnded,
-    DependencyEnded,
-    Event,
-    JobFolded,
-    LateStopRequested,
-    RunEnded,
-    RunPurged,
-    RunRequested,
-    StopRequested,
-    TaskEnded,
-    TaskExited,
-    TaskHeld,
-    TaskPlaced,
-    TaskStarted,
-    TaskSubmitted,
-    agent_stream,
-)
-from ...db.store import EventStore, Stored
-from ...db.story import story
+from ...db.events.events import SYSTEM, AgentFolded, AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptDecided, AttemptEnded, DependencyEnded, Event, JobFolded, LateStopRequested, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted, agent_stream
+from ...db.store.contract import EventStore, Stored
+from ...db.records.event_text import story
 from ...protocol.ids import Token
 
 #: Of the system's stream and of an agent's without a job, so many of the newest events.

@@ -8,13 +8,13 @@ import json
 import sys
 from pathlib import Path
 
-from jobscribe.agent import workers
-from jobscribe.agent.login_env import LoginEnvironment
-from jobscribe.agent.workers import Workers
-from jobscribe.protocol.messages import Call
+from jobscribe.agent.workers import call_queue as workers
+from jobscribe.agent.host.login_environment import LoginEnvironment
+from jobscribe.agent.workers.call_queue import Workers
+from jobscribe.protocol.wire.messages import Call
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
-from jobscribe.runtime.outputs import Stream
+from jobscribe.runtime.log.logger import Direct, Log
+from jobscribe.runtime.log.destinations import Stream
 
 
 async def serve() -> None:

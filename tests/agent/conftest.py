@@ -19,10 +19,10 @@ import jobscribe
 import msgspec
 import psutil
 import pytest
-from jobscribe.protocol.job_script import script
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token, parse_token
-from jobscribe.protocol.messages import TaskSpec
+from jobscribe.protocol.wire.messages import TaskSpec
 
 NOBODY = 65534
 _HARNESS = Path(__file__).with_name("keeper_harness.py")

@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 
-from jobscribe.agent import keeper
-from jobscribe.agent.keeping import ending, spawning
+from jobscribe.agent.keeper import process as keeper
+from jobscribe.agent.keeper.executions import stop as ending
+from jobscribe.agent.keeper.linux import spawn as spawning
 from jobscribe.runtime import processes
 
 

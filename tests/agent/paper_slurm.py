@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobscribe.agent.batch.commands import NO_ANSWER, Ran
-from jobscribe.agent.slurm.questions import ACCOUNT_NAMES, SEPARATOR
+from jobscribe.agent.batch.command_runner import NO_ANSWER, Ran
+from jobscribe.agent.slurm.command_lines import ACCOUNT_NAMES, SEPARATOR
 
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 DB_DOWN = "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:127.0.0.1:6819: Connection refused"

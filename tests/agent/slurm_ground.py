@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from jobscribe.agent.slurm.text import Account, Row, parse_sacct, parse_squeue
+from jobscribe.agent.slurm.output_parser import Account, Row, parse_sacct, parse_squeue
 
 TEXTS = Path(__file__).parent / "slurm_texts"
 RECORDED = "22.05"

@@ -14,33 +14,13 @@ import tornado.httpserver
 import tornado.netutil
 import tornado.web
 import tornado.websocket
-from jobscribe.agent import main
-from jobscribe.agent.batch import batch_tasks
-from jobscribe.protocol.batch import Wishes
-from jobscribe.protocol.clusters import Cluster
-from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.agent import process as main
+from jobscribe.agent.batch import controller as batch_tasks
+from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.cluster import Cluster
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.messages import (
-    AppInput,
-    Cancel,
-    ClusterReport,
-    FileChunk,
-    Kill,
-    LogChunk,
-    PortsProbed,
-    ProbePorts,
-    ReadFile,
-    ReadLog,
-    Run,
-    RunAck,
-    RunReport,
-    RunStatusUpdate,
-    RunTasks,
-    Shared,
-    Snapshot,
-    TaskRun,
-    TaskSpec,
-)
+from jobscribe.protocol.wire.messages import AppInput, Cancel, ClusterReport, FileChunk, Kill, LogChunk, PortsProbed, ProbePorts, ReadFile, ReadLog, Run, RunAck, RunReport, RunStatusUpdate, RunTasks, Shared, Snapshot, TaskRun, TaskSpec
 
 from .paper_slurm import PaperSlurm
 

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from jobscribe.agent import keeper, remote_keeper
-from jobscribe.agent.batch import commands
-from jobscribe.agent.batch.commands import NO_ANSWER, Commands, environment
+from jobscribe.agent.keeper import process as keeper
+from jobscribe.agent.login_node import keeper_control as remote_keeper
+from jobscribe.agent.batch import command_runner as commands
+from jobscribe.agent.batch.command_runner import NO_ANSWER, Commands, environment
 
 
 def test_the_session_says_where_slurm_is_if_no_profile_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.protocol.batch import BatchState
+from jobscribe.protocol.clusters.batch import BatchState
 
 from .paper_slurm import PaperSlurm
 from .test_batch_tasks import Ground, ground  # noqa: F401

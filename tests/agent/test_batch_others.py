@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent.batch import ending
-from jobscribe.agent.batch.batch_job import Task
-from jobscribe.agent.batch.commands import Ran
-from jobscribe.agent.slurm.marks import OVER
-from jobscribe.agent.slurm.reasons import never
-from jobscribe.protocol.batch import Wishes
+from jobscribe.agent.batch import exit_info as ending
+from jobscribe.agent.batch.state import Task
+from jobscribe.agent.batch.command_runner import Ran
+from jobscribe.agent.slurm.script_markers import OVER
+from jobscribe.agent.slurm.pending_reasons import never
+from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.refining import by_facts
-from jobscribe.protocol.requests import Trace
+from jobscribe.diagnosis.classification import by_facts
+from jobscribe.protocol.api.requests import Trace
 
 from .paper_slurm import DOWN
 from .test_batch_tasks import SECS, Ground, ground  # noqa: F401

@@ -1,9 +1,9 @@
 """Paths at the agent's edge: whole names are translated, parts of names are not."""
 
 import pytest
-from jobscribe.agent.paths import Paths
+from jobscribe.agent.session.path_mapping import Paths
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Call, ListFiles, ReadFile, RunTasks, Shared, TaskRun, TaskSpec
+from jobscribe.protocol.wire.messages import Call, ListFiles, ReadFile, RunTasks, Shared, TaskRun, TaskSpec
 
 PATHS = Paths([["/srv/user", "/scratch/js/user"], ["/srv/user/shared", "/projects/shared"]])
 

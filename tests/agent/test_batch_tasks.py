@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent.batch import batch_tasks, polling, rounds, stopping, submitting, tending
-from jobscribe.agent.batch.batch_tasks import BatchTasks
-from jobscribe.agent.evidence import Evidence
-from jobscribe.protocol.batch import Wishes
-from jobscribe.protocol.clusters import Cluster, fallback_secs
-from jobscribe.protocol.exits import ExitFacts
+from jobscribe.agent.batch import controller as batch_tasks, scheduler_queries as polling, reconciliation as rounds, stop as stopping, start as submitting, poll_loop as tending
+from jobscribe.agent.batch.controller import BatchTasks
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.cluster import Cluster, fallback_secs
+from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Execution, TaskSpec
-from jobscribe.supervisor.why import batch as batch_words
+from jobscribe.protocol.wire.messages import Execution, TaskSpec
+from jobscribe.supervisor.diagnosis import batch_jobs as batch_words
 
 from .paper_slurm import USER, PaperJob, PaperSlurm
 

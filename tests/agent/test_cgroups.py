@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobscribe.agent.cgroups import Cgroup, Cgroups
+from jobscribe.agent.keeper.linux.cgroups import Cgroup, Cgroups
 from jobscribe.runtime import processes
 
 from .conftest import Keeper, until

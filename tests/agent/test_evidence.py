@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from jobscribe.agent import evidence as module
-from jobscribe.agent.evidence import Evidence
-from jobscribe.agent.inotify import Folders
+from jobscribe.agent.files import output_reader as module
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.agent.files.folder_watch import Folders
 
 NAME = "user1234-sim12345-command-1-1-main-0"
 

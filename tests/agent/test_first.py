@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.agent.keeper import BAD_CONFIG
+from jobscribe.agent.keeper.process import BAD_CONFIG
 from jobscribe.runtime import processes
 
 DEADLINE_SECS = 60.0
@@ -29,7 +29,7 @@ def until(true: Callable[[], Any], what: str) -> Any:
 def first(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Without its configuration."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "jobscribe.agent.first", "--root", str(tmp_path), "--folder", str(tmp_path / "a")], stdin=subprocess.PIPE,
+        [sys.executable, "-P", "-m", "jobscribe.agent.container_entrypoint", "--root", str(tmp_path), "--folder", str(tmp_path / "a")], stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )
     yield process

@@ -9,11 +9,11 @@ from typing import Any
 
 import jobscribe
 import pytest
-from jobscribe.agent import job_input
-from jobscribe.protocol.job_script import script
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.agent.jobs import job_input
+from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import AppInput, TaskSpec
+from jobscribe.protocol.wire.messages import AppInput, TaskSpec
 
 from .conftest import Keeper, until
 
@@ -321,7 +321,7 @@ def test_a_computation_is_not_lost_because_its_progress_cannot_be_told(runs: Run
 
 
 def test_an_app_that_hangs_in_progress_is_not_waited_for(runs: Runs) -> None:
-    boot = "import jobscribe.agent.job_cmd as j; j.PROGRESS_PATIENCE_SECS = 0.3"
+    boot = "import jobscribe.agent.jobs.job_command as j; j.PROGRESS_PATIENCE_SECS = 0.3"
     end, _ = runs.run("progress_hangs", boot=boot, sh="echo done")
     assert end.code == 0
     assert end.report == {"alert": "progress_hangs failed in progress: it did not return within 0.3 s"}

@@ -13,8 +13,8 @@ import jobscribe
 import msgspec
 import psutil
 import pytest
-from jobscribe.agent import keeper as keeper_module
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.agent.keeper import process as keeper_module
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.runtime import processes
 
 from .conftest import Keeper, until

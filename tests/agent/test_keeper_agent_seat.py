@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from jobscribe.agent.cgroups import Cgroups
-from jobscribe.agent.keeping.agent_seat import AgentSeat
-from jobscribe.agent.keeping.execution import Execution
-from jobscribe.agent.keeping.kin import Kin
-from jobscribe.agent.keeping.loop import Loop
+from jobscribe.agent.keeper.linux.cgroups import Cgroups
+from jobscribe.agent.keeper.agent_child import AgentSeat
+from jobscribe.agent.keeper.executions.state import Execution
+from jobscribe.agent.keeper.executions.process_tracker import Kin
+from jobscribe.agent.keeper.loop.event_loop import Loop
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobscribe.agent.evidence import Evidence
+from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.protocol.ids import op_id
-from jobscribe.protocol.messages import Execution
+from jobscribe.protocol.wire.messages import Execution
 from jobscribe.runtime import processes
 
 from .conftest import Keeper, until

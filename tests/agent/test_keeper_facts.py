@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from jobscribe.agent import cgroup_memory
-from jobscribe.agent.keeping import facts as keeping_facts
-from jobscribe.agent.keeping import witness
-from jobscribe.agent.keeping.execution import Execution
-from jobscribe.agent.keeping.kernel import ABSENT, FORBIDDEN, Kernel
-from jobscribe.protocol.exits import OF_THE_KERNEL, ExitFacts, ExitInfo
+from jobscribe.agent.keeper.linux import cgroup_memory
+from jobscribe.agent.keeper.executions import exit_facts as keeping_facts
+from jobscribe.agent.keeper.executions import process_sampler as witness
+from jobscribe.agent.keeper.executions.state import Execution
+from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, Kernel
+from jobscribe.protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.job_script import script
-from jobscribe.protocol.messages import TaskSpec
-from jobscribe.protocol.refining import by_facts
-from jobscribe.runtime.evidence import from_code, of_text, via_shell
+from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.wire.messages import TaskSpec
+from jobscribe.diagnosis.classification import by_facts
+from jobscribe.runtime.execution.folder import from_code, of_text, via_shell
 
 from .conftest import NOBODY, Keeper, until
 from .test_keeper_oom import EATS, LIMIT, keeper as limited_keeper, small

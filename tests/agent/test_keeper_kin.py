@@ -4,9 +4,9 @@ import os
 import subprocess
 
 import pytest
-from jobscribe.agent.cgroups import Cgroups
-from jobscribe.agent.keeping.execution import Execution
-from jobscribe.agent.keeping.kin import Kin
+from jobscribe.agent.keeper.linux.cgroups import Cgroups
+from jobscribe.agent.keeper.executions.state import Execution
+from jobscribe.agent.keeper.executions.process_tracker import Kin
 from jobscribe.runtime import processes
 
 

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from jobscribe.agent.keeper_link import KeeperLink
+from jobscribe.agent.session.keeper_channel import KeeperLink
 
 
 class Agent:

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent import cgroup_mounts
-from jobscribe.agent.keeping import shortage
-from jobscribe.protocol.exits import FAULTS, ExitInfo
+from jobscribe.agent.keeper.linux import cgroup_mounts
+from jobscribe.agent.keeper.linux import oom_detection as shortage
+from jobscribe.protocol.jobs.exit_info import FAULTS, ExitInfo
 
 from .conftest import Keeper, until
 

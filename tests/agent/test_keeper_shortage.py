@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobscribe.agent.keeping.loop import Loop
-from jobscribe.protocol.exits import FAULTS
+from jobscribe.agent.keeper.loop.event_loop import Loop
+from jobscribe.protocol.jobs.exit_info import FAULTS
 
 from .conftest import NOBODY, Keeper, until
 

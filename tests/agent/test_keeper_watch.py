@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from jobscribe.agent.keeper_watch import KeeperWatch, pace_of
-from jobscribe.protocol.heartbeat import Pace
-from jobscribe.protocol.messages import KeeperReport
+from jobscribe.agent.session.keeper_heartbeat import KeeperWatch, pace_of
+from jobscribe.protocol.wire.heartbeat import Pace
+from jobscribe.protocol.wire.messages import KeeperReport
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
-from jobscribe.runtime.log import Log
+from jobscribe.runtime.log.logger import Log
 
 from .conftest import until
 

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from jobscribe.agent import kernel_log
-from jobscribe.agent.keeping import kernel as reading
-from jobscribe.agent.keeping.kernel import ABSENT, FORBIDDEN, TOO_LONG, Kernel
-from jobscribe.protocol.exits import KERNEL_CHARS, KERNEL_LINES
+from jobscribe.agent.keeper.linux import kernel_log_parser as kernel_log
+from jobscribe.agent.keeper.linux import kernel_log as reading
+from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, TOO_LONG, Kernel
+from jobscribe.protocol.jobs.exit_info import KERNEL_CHARS, KERNEL_LINES
 
 JOB = "/jobscribe-fe00-325175/job-user1234-sim12345-command-1870-1-main-0"
 OOM = (

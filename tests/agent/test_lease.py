@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.agent import lease as leases
+from jobscribe.agent.keeper import lease as leases
 
 
 class Clock:
@@ -78,7 +78,7 @@ def test_what_was_given_back_is_free_at_once(tmp_path: Path) -> None:
 
 def test_an_owner_that_is_over_on_this_machine_need_not_be_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "lease"
-    subprocess.run([sys.executable, "-c", f"from jobscribe.agent import lease; lease.take({str(folder)!r}, 0)"], check=True)
+    subprocess.run([sys.executable, "-c", f"from jobscribe.agent.keeper import lease; lease.take({str(folder)!r}, 0)"], check=True)
     clock = Clock()
     assert not watched(folder, clock) and clock.now == 100.0
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from jobscribe.agent.lib_copies import keep
+from jobscribe.agent.files.library_copies import keep
 from jobscribe.protocol.errors import Refusal
 
 AT = 1_700_000_000_000_000_001

@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from jobscribe.agent.link import Link, read_address
+from jobscribe.agent.session.websocket import Link, read_address
 from jobscribe.agent.relay import Relay, Settings
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Alive
+from jobscribe.protocol.wire.messages import Alive
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
+from jobscribe.runtime.log.logger import Log
 
 KEY = AgentKey("docker", "sequential", "LinkUsr1", "a")
 ALIVE = Alive(agent_id="a" * 32, agent_key=KEY, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobscribe.agent import login_env
-from jobscribe.agent.login_env import Account, LoginEnvironment, run_profile
+from jobscribe.agent.host import login_environment as login_env
+from jobscribe.agent.host.login_environment import Account, LoginEnvironment, run_profile
 
 from .conftest import until
 

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from jobscribe.agent.ports import taken
+from jobscribe.agent.host.port_probe import taken
 
 
 def bound(family: int, address: str, *options: tuple[int, int, int]) -> socket.socket:

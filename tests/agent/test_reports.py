@@ -13,14 +13,14 @@ from pathlib import Path
 
 import jobscribe
 import pytest
-from jobscribe.agent import reports as reports_module
-from jobscribe.agent.evidence import Evidence
-from jobscribe.agent.reports import Reports
-from jobscribe.protocol import reports as rules
-from jobscribe.protocol.codec import Encoder
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.agent.jobs import progress_reports as reports_module
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.agent.jobs.progress_reports import Reports
+from jobscribe.protocol.jobs import progress_report as rules
+from jobscribe.protocol.wire.codec import Encoder
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import REPORT_LIMIT, SNAPSHOT_PAGE, Execution, RunReport, Snapshot
+from jobscribe.protocol.wire.messages import REPORT_LIMIT, SNAPSHOT_PAGE, Execution, RunReport, Snapshot
 
 from .conftest import until
 

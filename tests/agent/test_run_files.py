@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from jobscribe.agent import run_files
-from jobscribe.agent.run_files import read
+from jobscribe.agent.files import run_directory as run_files
+from jobscribe.agent.files.run_directory import read
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.messages import FileChunk, ReadFile
+from jobscribe.protocol.wire.messages import FileChunk, ReadFile
 from jobscribe.runtime import hard_links
 
 

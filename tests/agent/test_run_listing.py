@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent import run_listing
+from jobscribe.agent.files import run_dir_listing as run_listing
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.messages import FileList, ListFiles
+from jobscribe.protocol.wire.messages import FileList, ListFiles
 
 
 def listed(run_dir: Path, after: str = "", limit: int = 1000) -> FileList:

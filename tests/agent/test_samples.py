@@ -13,17 +13,17 @@ from typing import Any
 
 import psutil
 import pytest
-from jobscribe.agent import counters, gpus
-from jobscribe.agent import samples as samples_module
-from jobscribe.agent.counters import Process, lost
-from jobscribe.agent.gpus import UNKNOWN, Gpus, Use
-from jobscribe.agent.members import Execution, Members
-from jobscribe.agent.samples import Samples, Watched, look, pause_after
-from jobscribe.protocol import messages
+from jobscribe.agent.usage import proc_counters as counters, gpu_counters as gpus
+from jobscribe.agent.usage import sampler as samples_module
+from jobscribe.agent.usage.proc_counters import Process, lost
+from jobscribe.agent.usage.gpu_counters import UNKNOWN, Gpus, Use
+from jobscribe.agent.usage.process_membership import Execution, Members
+from jobscribe.agent.usage.sampler import Samples, Watched, look, pause_after
+from jobscribe.protocol.wire import messages
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Sample
+from jobscribe.protocol.wire.messages import Sample
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
+from jobscribe.runtime.log.logger import Log
 
 from .conftest import Keeper, until
 

@@ -4,29 +4,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.agent import session as session_module
-from jobscribe.agent.session import REPEAT_SECS, Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from jobscribe.agent.session import state_machine as session_module
+from jobscribe.agent.session.state_machine import REPEAT_SECS, Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.messages import (
-    SNAPSHOT_PAGE,
-    Call,
-    Cancel,
-    CancelCall,
-    Kill,
-    ProbePorts,
-    ReadFile,
-    ReadLog,
-    Run,
-    RunAck,
-    RunStatus,
-    RunStatusUpdate,
-    RunTasks,
-    Shared,
-    Snapshot,
-    TaskRun,
-    TaskSpec,
-)
+from jobscribe.protocol.wire.messages import SNAPSHOT_PAGE, Call, Cancel, CancelCall, Kill, ProbePorts, ReadFile, ReadLog, Run, RunAck, RunStatus, RunStatusUpdate, RunTasks, Shared, Snapshot, TaskRun, TaskSpec
 
 SPEC = TaskSpec(command=("true",), run_dir="/d")
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm import header
+from jobscribe.agent.slurm import sbatch_directives as header
 from jobscribe.agent.slurm.batch_script import Step, Submission, batch_script, comment, is_of, job_name
-from jobscribe.agent.slurm.marks import FENCED, NO_SETUP, OVER, STARTED, parse_started
-from jobscribe.agent.slurm.text import Account, Row
-from jobscribe.protocol.batch import Wishes
-from jobscribe.protocol.clusters import Cluster
+from jobscribe.agent.slurm.script_markers import FENCED, NO_SETUP, OVER, STARTED, parse_started
+from jobscribe.agent.slurm.output_parser import Account, Row
+from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.job_script import script
-from jobscribe.protocol.messages import TaskSpec
+from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.wire.messages import TaskSpec
 
 JID = "aaaaaaaa-bbbbbbbb-m"
 PLAIN = Wishes()

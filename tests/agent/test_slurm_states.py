@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm.marks import FENCED, parse_started
-from jobscribe.agent.slurm.reasons import IMPOSSIBLE, never, waits_for
-from jobscribe.agent.slurm.states import Verdict, judge, together
-from jobscribe.agent.slurm.text import Account, Row, parse_job, parse_squeue
-from jobscribe.protocol.diagnosis import diagnose
-from jobscribe.protocol.exits import ExitInfo
-from jobscribe.service.exit_table import load
+from jobscribe.agent.slurm.script_markers import FENCED, parse_started
+from jobscribe.agent.slurm.pending_reasons import IMPOSSIBLE, never, waits_for
+from jobscribe.agent.slurm.job_states import Verdict, judge, together
+from jobscribe.agent.slurm.output_parser import Account, Row, parse_job, parse_squeue
+from jobscribe.diagnosis.exit_table import diagnose
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.service.site.exit_table_file import load
 
 from .slurm_ground import RECORDED, golden, pair
 

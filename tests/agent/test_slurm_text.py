@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm import text
-from jobscribe.agent.slurm.quantities import bytes_of, exit_of, instant, seconds, span
-from jobscribe.agent.slurm.questions import ACCOUNT_NAMES, ROW_FIELDS, SEPARATOR
-from jobscribe.protocol.batch import Partition
-from jobscribe.protocol.exits import FAULTS
+from jobscribe.agent.slurm import output_parser as text
+from jobscribe.agent.slurm.value_formats import bytes_of, exit_of, instant, seconds, span
+from jobscribe.agent.slurm.command_lines import ACCOUNT_NAMES, ROW_FIELDS, SEPARATOR
+from jobscribe.protocol.clusters.batch import Partition
+from jobscribe.protocol.jobs.exit_info import FAULTS
 
 from .slurm_ground import RECORDED, TEXTS, VERSIONS, failed, golden, pair
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobscribe.agent.evidence import Evidence
-from jobscribe.agent.starter import Starter
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.agent.jobs.start_order import Starter
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Shared, TaskSpec
+from jobscribe.protocol.wire.messages import Shared, TaskSpec
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from jobscribe.agent.answer import line, message, stored_result
-from jobscribe.agent.session import Fetch, Session, StartCall
-from jobscribe.protocol.messages import Call, CallReply, OpError
+from jobscribe.agent.workers.call_handler import line, message, stored_result
+from jobscribe.agent.session.state_machine import Fetch, Session, StartCall
+from jobscribe.protocol.wire.messages import Call, CallReply, OpError
 
 WRITTEN = b'{"odd":   "spaces\\u00e9", "n": 1e3}\n'
 

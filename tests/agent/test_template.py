@@ -4,8 +4,8 @@ import errno
 import itertools
 import json
 import os
-import select
 import shutil
+import select
 import signal
 import socket
 import subprocess
@@ -19,14 +19,14 @@ from typing import Any
 import jobscribe
 import psutil
 import pytest
-from jobscribe.agent import template as template_module
+from jobscribe.agent import fork_server as template_module
 from jobscribe.runtime import processes
 
 from .conftest import until
 
 # laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
 _PATH = str(Path(jobscribe.__file__).parent / ".types")
-#: Stands in for jobscribe.agent.main: says who it is, then answers each message with the same, until the keeper is gone.
+#: Stands in for jobscribe.agent.process: says who it is, then answers each message with the same, until the keeper is gone.
 _AGENT = '''
 import json, os, socket
 def run_agent(keeper_fd, root):
@@ -61,18 +61,15 @@ def root() -> Iterator[Path]:
 def package(tmp_path: Path) -> str:
     """An import path on which the package is this one, but for its agent, which is the stand-in above."""
     package = tmp_path / "jobscribe"
-    (package / "agent").mkdir(parents=True)
+    package.mkdir()
     real = Path(jobscribe.__file__).parent
     for entry in real.iterdir():
         if entry.name not in ("agent", "__pycache__") and not entry.name.startswith("."):
             (package / entry.name).symlink_to(entry.resolve())
-    for entry in (real / "agent").iterdir():
-        if entry.name not in ("main.py", "__pycache__"):
-            (package / "agent" / entry.name).symlink_to(entry.resolve())
-    (package / "agent" / "main.py").write_text(_AGENT)
-    (package / "agent" / "__main__.py").unlink(missing_ok=True)
+    shutil.copytree(real / "agent", package / "agent", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "agent" / "process.py").write_text(_AGENT)
     (package / "agent" / "__main__.py").write_text(
-        "import sys\nfrom .main import run_agent\nrun_agent(int(sys.argv[sys.argv.index('--keeper-fd') + 1]), sys.argv[sys.argv.index('--root') + 1])\n"
+        "import sys\nfrom .process import run_agent\nrun_agent(int(sys.argv[sys.argv.index('--keeper-fd') + 1]), sys.argv[sys.argv.index('--root') + 1])\n"
     )
     return str(tmp_path)
 
@@ -82,7 +79,7 @@ class Template:
         self.root = root
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jobscribe.agent.template", "--root", str(root), "-" * 200], stdin=theirs, start_new_session=True,
+            [sys.executable, "-m", "jobscribe.agent.fork_server", "--root", str(root), "-" * 200], stdin=theirs, start_new_session=True,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": package, "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"},
         )
         theirs.close()
@@ -171,7 +168,7 @@ def _broken(package: str, module: str, text: str) -> None:
     ("def run_agent(fd, root):\n    raise SystemExit(7)", "exit code 7"),
 ])
 def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(root: Path, package: str, text: str, words: str) -> None:
-    _broken(package, "main.py", text)
+    _broken(package, "process.py", text)
     template = Template(root, package)
     began = time.monotonic()
     answer = template.keeper()
@@ -183,7 +180,7 @@ def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(root: Path, pa
 
 
 def test_a_keeper_that_is_killed_before_it_has_an_agent_is_told(root: Path, package: str) -> None:
-    _broken(package, "keeper.py", "TITLE = 'jobscribe keeper'\ndef run(config, spawn, first):\n    import os\n    os.kill(os.getpid(), 9)")
+    _broken(package, "keeper/process.py", "TITLE = 'jobscribe keeper'\ndef run(config, spawn, first):\n    import os\n    os.kill(os.getpid(), 9)")
     template = Template(root, package)
     assert "its keeper ended by signal 9" in template.keeper()["error"]
     template.close()
@@ -289,7 +286,7 @@ def test_a_keeper_without_a_configuration_says_so(arguments: list[str], stdin: b
 
 def test_the_keeper_imports_nothing_but_small_parts_of_the_standard_library(tmp_path: Path) -> None:
     (tmp_path / "jobscribe").symlink_to(Path(jobscribe.__file__).parent)
-    program = "import sys, jobscribe.agent.keeper; print(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
+    program = "import sys, jobscribe.agent.keeper.process; print(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
     # without site: how this package was installed is not what is looked at
     alone = {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=alone)

@@ -14,9 +14,9 @@ import jobscribe
 import msgspec
 import psutil
 import pytest
-from jobscribe.agent.answer import Outcome
-from jobscribe.agent.worker import News, Order, Setting
-from jobscribe.protocol.messages import Call
+from jobscribe.agent.workers.call_handler import Outcome
+from jobscribe.agent.workers.worker_process import News, Order, Setting
+from jobscribe.protocol.wire.messages import Call
 
 from .conftest import until
 
@@ -37,7 +37,7 @@ class Worker:
         self.socket.settimeout(10)
         with (place / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobscribe.agent.worker", "--root", str(place), "x" * 40], stdin=theirs, cwd="/",
+                [sys.executable, "-P", "-m", "jobscribe.agent.workers.worker_process", "--root", str(place), "x" * 40], stdin=theirs, cwd="/",
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": _PATH}, start_new_session=True, stderr=stderr,
             )
         theirs.close()
@@ -164,7 +164,7 @@ def test_that_no_fork_can_be_made_is_said(worker: Worker) -> None:
 
 
 def test_it_wants_its_arguments() -> None:
-    done = subprocess.run([sys.executable, "-m", "jobscribe.agent.worker", "--help"], env={"PYTHONPATH": _PATH}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-m", "jobscribe.agent.workers.worker_process", "--help"], env={"PYTHONPATH": _PATH}, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "usage" in done.stderr
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import jobscribe
 import psutil
 import pytest
-from jobscribe.agent import workers as workers_module
-from jobscribe.agent.login_env import LoginEnvironment
-from jobscribe.agent.workers import QUEUE_LIMIT, Workers
-from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.agent.workers import call_queue as workers_module
+from jobscribe.agent.host.login_environment import LoginEnvironment
+from jobscribe.agent.workers.call_queue import QUEUE_LIMIT, Workers
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.errors import CODES
-from jobscribe.protocol.messages import REPLY_LIMIT, Call, CallReply, OpError
+from jobscribe.protocol.wire.messages import REPLY_LIMIT, Call, CallReply, OpError
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 _PACKAGE = Path(jobscribe.__file__).parent / ".types"
 _numbers = itertools.count(1)

@@ -6,9 +6,10 @@ from typing import get_args
 import jobscribe
 import msgspec
 import pytest
-from jobscribe.protocol.job_script import contract
+from jobscribe.protocol.launch.job_script import contract
 from jobscribe.apps import app, registry
-from jobscribe.protocol import messages, reports
+from jobscribe.protocol.wire import messages
+from jobscribe.protocol.jobs import progress_report as reports
 from jobscribe.protocol.ids import Token
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "apps.md").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ from jobscribe.apps import heat
 from jobscribe.apps.app import AppError, Frame, Run
 from jobscribe.apps.heat import __main__ as program
 from jobscribe.apps.heat import plugin
-from jobscribe.apps.plain import encoded
-from jobscribe.protocol import reports
+from jobscribe.apps.json_values import encoded
+from jobscribe.protocol.jobs import progress_report as reports
 
 Runner = Callable[..., Run]
 

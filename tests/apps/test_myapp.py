@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobscribe.apps import growth, myapp
+from jobscribe.apps.myapp import growth_program as growth, plugin as myapp
 from jobscribe.apps.app import AppError, Run
 
 

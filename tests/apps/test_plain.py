@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobscribe.apps.plain import MAX_DEPTH, NotPlain, encoded
+from jobscribe.apps.json_values import MAX_DEPTH, NotPlain, encoded
 
 
 class Colour(enum.IntEnum):

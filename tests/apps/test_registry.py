@@ -11,7 +11,8 @@ from typing import Any
 import jobscribe
 import msgspec
 import pytest
-from jobscribe.apps import myapp, registry
+from jobscribe.apps.myapp import plugin as myapp
+from jobscribe.apps import registry
 from jobscribe.apps.app import AppError
 from jobscribe.protocol.errors import Refusal
 
@@ -91,7 +92,7 @@ def test_a_list_that_is_none_is_a_matter_of_the_configuration(text: str) -> None
     ("def app(:", "cannot be imported: SyntaxError"),
     ("other = 1", "cannot be imported: AttributeError"),
     ("app = {}", "cannot be used: it is 'dict', not an App"),
-    ("from jobscribe.apps.myapp import app", "cannot be used: it calls itself 'myapp'"),
+    ("from jobscribe.apps.myapp.plugin import app", "cannot be used: it calls itself 'myapp'"),
     ("import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=())", "it has no compute models"),
     ("import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', result=None)",
      "heightWeightReport is sequential, but there is no function result"),
@@ -99,7 +100,7 @@ def test_a_list_that_is_none_is_a_matter_of_the_configuration(text: str) -> None
      "heatAnimation is parallel, but there is no function frame"),
     ("import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=myapp.app.models * 2)",
      "two of its compute models have the same name"),
-    ("import msgspec\nfrom jobscribe.apps import myapp\nm = msgspec.structs.replace(myapp.MODEL, name='a/b')\n"
+    ("import msgspec\nfrom jobscribe.apps.myapp import plugin as myapp\nm = msgspec.structs.replace(myapp.MODEL, name='a/b')\n"
      "app = msgspec.structs.replace(myapp.app, name='bad', models=(m,))", "computeModel must be a letter"),
 ])
 def test_an_app_that_cannot_be_used_is_refused_and_the_cause_is_kept(modules: Path, source: str, said: str) -> None:

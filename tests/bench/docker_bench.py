@@ -27,7 +27,7 @@ from hosts import SCRIPT, Host, Hosts, Sites, sites
 from loop_lag import BOUND_SECS, loop
 from real_site import Site, spec
 
-from jobscribe.client.fresh import simulation_id
+from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes
 
 COLD, WARM, BULK, REPEATS, SLOTS, USERS, TASKS, AT_ONCE = 15, 100, 200, 3, 2, 50, 20, 4

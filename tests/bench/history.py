@@ -4,15 +4,15 @@ import threading
 import time
 from pathlib import Path
 
-from jobscribe.db.events import AttemptEnded, JobEvent, RunEnded, RunRequested, TaskEnded, TaskPlaced, TaskStarted, job_stream
-from jobscribe.db.index import index_row
-from jobscribe.db.job import fold
-from jobscribe.db.records import write_marker
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Batch, Write
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.events import AttemptEnded, JobEvent, RunEnded, RunRequested, TaskEnded, TaskPlaced, TaskStarted, job_stream
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.job_fold import fold
+from jobscribe.db.records.record_files import write_marker
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Batch, Write
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.requests import RunSpec
+from jobscribe.protocol.api.requests import RunSpec
 
 
 def fill(root: Path, finished: int, running: int) -> float:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jobscribe.agent import keeper
-from jobscribe.protocol.job_script import script
+from jobscribe.agent.keeper import process as keeper
+from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import TaskSpec
+from jobscribe.protocol.wire.messages import TaskSpec
 
 AT_ONCE = 2
 

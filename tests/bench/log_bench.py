@@ -20,7 +20,7 @@ from real_site import PYTHON_PATH, Site, shell
 #: Loaded by every interpreter of the site: sums up what its log calls take, and tells it in a file of its own.
 COUNTING = """
 import mmap, os, struct, threading, time
-from jobscribe.runtime.log import Log
+from jobscribe.runtime.log.logger import Log
 
 FOLDER = {folder!r}
 place, spent, calls = None, 0.0, 0

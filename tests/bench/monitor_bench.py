@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 from history import _events, fill
-from jobscribe.db.events import job_stream
-from jobscribe.db.index import index_row
-from jobscribe.db.job import evolve
-from jobscribe.db.state import Job
-from jobscribe.db.store import Stored
-from jobscribe.supervisor.prometheus.happened import Happened
-from jobscribe.supervisor.prometheus.instruments import Instruments
+from jobscribe.db.events.events import job_stream
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.events.state import Job
+from jobscribe.db.store.contract import Stored
+from jobscribe.supervisor.metrics.event_counters import Happened
+from jobscribe.supervisor.metrics.instruments import Instruments
 
 JOBS, SCRAPES, RUNS = 100_000, 60, 2_000
 

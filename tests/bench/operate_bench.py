@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from history import fill
-from jobscribe.db.sqlite import SqliteStore
+from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.protocol.ids import Token, op_id
 from run import Jobscribe, jobscribe
 

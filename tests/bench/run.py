@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jobscribe.client.fresh import simulation_id
+from jobscribe.client.api.random_ids import simulation_id
 
 HERE = Path(__file__).resolve().parent
 REPEATS = 3
@@ -240,7 +240,7 @@ def cold(root: Path) -> None:
 def history(root: Path, finished: int = 100_000, running: int = 100) -> None:
     from history import fill
 
-    from jobscribe.db.compaction import compact
+    from jobscribe.db.maintenance.compaction import compact
 
     seconds = fill(root, finished, running)
     with jobscribe(root) as ours:

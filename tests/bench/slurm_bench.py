@@ -35,7 +35,7 @@ from real_site import Site, spec
 from scripts import why_not
 from slurm_yard import ACCOUNT, OVER, Sites, Slurm, sites
 
-from jobscribe.client.fresh import simulation_id
+from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes
 
 WARM, BULK, WAITING, ASKED, SIGNED = 6, 100, 50, 200, 3

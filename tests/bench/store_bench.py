@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from jobscribe.db.events import Event, TaskPlaced, encode, job_stream
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, IndexRow, Write
+from jobscribe.db.events.events import Event, TaskPlaced, encode, job_stream
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, IndexRow, Write
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "apps", "cli", "client", "db", "drivers", "protocol", "runtime", "service", "supervisor", "web")
+PRODUCT = ("agent", "apps", "cli", "client", "db", "diagnosis", "drivers", "protocol", "runtime", "schema", "service", "supervisor", "web")
 
 
 def lint(folder: pathlib.Path, config: pathlib.Path) -> subprocess.CompletedProcess[str]:
@@ -39,7 +39,7 @@ def test_the_product_keeps_its_floors() -> None:
 
 
 def test_an_agent_may_import_apps_and_nothing_else_of_its_floor(house: pathlib.Path) -> None:
-    (house / "jobscribe/agent/planted.py").write_text("from .. import apps\nfrom ..apps import __doc__ as about\n")
+    (house / "jobscribe/agent/jobs/planted.py").write_text("from ... import apps\nfrom ...apps import __doc__ as about\n")
     done = lint(house, house / "pyproject.toml")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -48,12 +48,12 @@ def test_an_agent_may_import_apps_and_nothing_else_of_its_floor(house: pathlib.P
     ("place", "line", "contract"),
     [
         ("protocol", "from ..runtime import clock", "Floors"),
-        ("runtime", "from ..service import config", "Floors"),
-        ("db", "from ..drivers import driver", "Floors"),
+        ("runtime", "from ..service import settings", "Floors"),
+        ("db", "from ..drivers import contracts", "Floors"),
         ("apps", "from ..agent import __doc__ as about", "Floors"),
         ("web", "from ..supervisor import __doc__ as about", "Floors"),
         ("supervisor", "from ..cli import __doc__ as about", "Floors"),
-        ("drivers", "from ..service import config", "service is for the server processes only"),
+        ("drivers", "from ..service import settings", "service is for the server processes only"),
         ("agent", "import click", "An agent needs"),
         ("agent", "import prometheus_client", "An agent needs"),
         ("runtime", "import pykern.pkdebug", "An agent needs"),

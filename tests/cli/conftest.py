@@ -54,7 +54,8 @@ def run(fake: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     for name in [n for n in os.environ if n.startswith("JOBSCRIBE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("JOBSCRIBE_ROOT", str(fake.root))
-    from jobscribe.cli import screen, ticking
+    from jobscribe.cli.terminal import screen
+    from jobscribe.cli.session import request_progress as ticking
     from jobscribe.cli.main import call
 
     # a busy machine takes long for what is quick, and then it would be said how far that has come

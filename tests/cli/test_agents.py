@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from jobscribe.client.operating import Operating
+from jobscribe.client.operator_calls import Operating
 
 Run = Any
 Fake = Any

@@ -175,7 +175,8 @@ def test_a_cancel_that_says_too_much_cancels_nothing(run: Run, fake: Fake, args:
 
 
 def test_how_far_a_long_submission_has_come_is_said(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobscribe.cli import screen, ticking
+    from jobscribe.cli.terminal import screen
+    from jobscribe.cli.session import request_progress as ticking
 
     monkeypatch.setattr(screen, "QUIET_SECS", 0.01)
     monkeypatch.setattr(ticking, "QUIET_SECS", 0.02)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.bundling import archive, local
-from jobscribe.cli.bundling.masking import Masker
-from jobscribe.cli.bundling.parts import Collected, Part, plain
-from jobscribe.protocol.job_script import _quoted
+from jobscribe.cli.bundle import archive, local_files as local
+from jobscribe.cli.bundle.secret_masking import Masker
+from jobscribe.cli.bundle.parts import Collected, Part, plain
+from jobscribe.protocol.launch.job_script import _quoted
 
 KNOWN = "kZ8nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"
 

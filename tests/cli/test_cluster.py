@@ -26,7 +26,7 @@ UNKNOWN = KNOWN | {
 
 
 def say(monkeypatch: pytest.MonkeyPatch, clusters: list[dict[str, Any]]) -> None:
-    from jobscribe.client.http import Client
+    from jobscribe.client.sync_client import Client
 
     def answer(self: Client, call: Any) -> dict[str, Any]:
         assert (call.path, call.method) == ("/api/clusters", "POST")
@@ -153,7 +153,7 @@ def test_lint_knows_the_section(run: Run, tmp_path: Path, text: str, told: str) 
 def test_the_page_names_every_option_and_no_other() -> None:
     import re
 
-    from jobscribe.cli.runs import _BATCH, run_options
+    from jobscribe.cli.submission.run_options import _BATCH, run_options
 
     def command() -> None: ...
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.db.events import SYSTEM, RunEnded, RunRequested, SupervisorStarted, job_stream
-from jobscribe.db.index import index_row
-from jobscribe.db.job import fold
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, Write
+from jobscribe.db.events.events import SYSTEM, RunEnded, RunRequested, SupervisorStarted, job_stream
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.job_fold import fold
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, Write
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import RunSpec
+from jobscribe.protocol.api.requests import RunSpec
 
 Run = Any
 JIDS = ["EPRSqtUW-i9btqxdR-command", "EPRSqtUW-ZaU3VvUy-command"]

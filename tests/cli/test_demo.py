@@ -13,7 +13,7 @@ import pytest
 
 SHORT = """
 import sys
-from jobscribe.cli import computations, demo
+from jobscribe.cli.demo import command as demo, computations
 from jobscribe.cli.main import main
 def chosen(say, folder):
     script = 'for i in 1 2 3; do echo "$((i * 300)) 1.5"; sleep %s; done; echo done > result.txt; exit %s'

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.describe import checked
-from jobscribe.protocol.described_batch import BATCH
-from jobscribe.protocol.described_roles import ROLE
-from jobscribe.protocol.description import JOB
+from jobscribe.cli.submission.job_files import checked
+from jobscribe.schema.jobs.batch_fields import BATCH
+from jobscribe.schema.jobs.role_fields import ROLE
+from jobscribe.schema.jobs.description import JOB
 
 Fake = Any
 Run = Any

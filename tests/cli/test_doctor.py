@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.doctoring import asking, machine_facts, port_holders, site, site_facts
-from jobscribe.cli.doctoring.table import CHECKS, Check
+from jobscribe.cli.doctor import fact_process as asking, machine_facts, port_facts as port_holders, site_checks as site, site_facts
+from jobscribe.cli.doctor.check_table import CHECKS, Check
 
 FOLDER = {
     "path": "/r", "exists": True, "nearest": "/r", "kind": "ext4", "network": None, "uid": 1000, "user": "joe", "owner": 1000, "ownerName": "joe",
@@ -174,8 +174,8 @@ def test_all_of_it_for_real_without_a_supervisor(tmp_path: Path) -> None:
 #: Everything is loaded first: an ordinary user may not be able to read the packages that the tests run with.
 AS_NOBODY = """
 import json, os, sys
-from jobscribe.cli.doctoring import asking
-from jobscribe.cli.doctoring.table import CHECKS
+from jobscribe.cli.doctor import fact_process as asking
+from jobscribe.cli.doctor.check_table import CHECKS
 given = {"root": sys.argv[1], "rootOption": sys.argv[1], "file": None, "sets": {}, "url": None, "uid": None, "token": None}
 names = [n for n in CHECKS if n != "engines"]
 def all():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobscribe.cli import insight
+from jobscribe.cli.job import why as insight
 
 Run = Callable[..., Any]
 

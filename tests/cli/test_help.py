@@ -41,7 +41,7 @@ def test_how_long_help_takes_is_told(capsys: pytest.CaptureFixture[str]) -> None
 def test_every_command_in_the_table_exists_and_tells_what_it_does() -> None:
     import click
 
-    from jobscribe.cli.groups import COMMANDS, SUBCOMMANDS, top
+    from jobscribe.cli.command_table import COMMANDS, SUBCOMMANDS, top
 
     group = top()
     with click.Context(group) as ctx:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli import units, units_text
-from jobscribe.cli.units_text import SERVER, SUPERVISOR, Installation, marked, unit, untouched
+from jobscribe.cli.install_units import command as units, unit_text as units_text
+from jobscribe.cli.install_units.unit_text import SERVER, SUPERVISOR, Installation, marked, unit, untouched
 
 SHIPPED = Path(__file__).resolve().parents[2] / "etc" / "systemd"
 USUAL = Installation((units_text.PROGRAM,), units_text.ACCOUNT, units_text.CONFIG, units_text.STATE)

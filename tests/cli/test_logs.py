@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from jobscribe.cli.log_reading import matching
-from jobscribe.client.replies import LogPart
+from jobscribe.cli.job.log_reader import matching
+from jobscribe.client.api.replies import LogPart
 
 Run = Any
 Fake = Any

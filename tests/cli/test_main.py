@@ -15,7 +15,7 @@ Started = Any
 
 
 def test_a_crash_is_one_sentence_and_a_private_file_without_the_secret(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobscribe.client.http import Client
+    from jobscribe.client.sync_client import Client
 
     def broken(self: Client, **_: object) -> None:
         raise ZeroDivisionError(f"cannot divide with {self.token}")

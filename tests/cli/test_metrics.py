@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 import pytest
-from jobscribe.db.usage import total
+from jobscribe.db.records.resource_usage import total
 
 Fake = Any
 Run = Any
@@ -83,7 +83,7 @@ def test_a_run_without_tasks_has_no_table(run: Run, fake: Fake, jid: str) -> Non
 
 
 def test_watching_ends_when_nothing_runs(run: Run, fake: Fake, jid: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobscribe.cli import metrics
+    from jobscribe.cli.job import metrics
 
     monkeypatch.setattr(metrics, "EVERY_SECS", 0.01)
     over = answer(jid, task("main", 0, running=False, cpuPercent=None), state="completed")

@@ -17,7 +17,7 @@ DOWN = WELL | {
 
 
 def say(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[tuple[str, Any]]:
-    from jobscribe.client.http import Client
+    from jobscribe.client.sync_client import Client
 
     asked: list[tuple[str, Any]] = []
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client import connection
-from jobscribe.client.errors import ClientError
-from jobscribe.cli.session import BRIEF_SECS, NEVER_SECS, PATIENCE_SECS, Session
+from jobscribe.client.transport import connection
+from jobscribe.client.api.errors import ClientError
+from jobscribe.cli.session.session import BRIEF_SECS, NEVER_SECS, PATIENCE_SECS, Session
 
 Fake = Any
 Run = Any

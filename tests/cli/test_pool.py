@@ -16,7 +16,7 @@ DOWN = UP | {"host": "b", "state": "down", "since": None, "detail": "host b refu
 
 
 def say(fake: Fake, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]], problems: list[str]) -> None:
-    from jobscribe.client.http import Client
+    from jobscribe.client.sync_client import Client
 
     def answer(self: Client, call: Any) -> dict[str, Any]:
         assert (call.method, call.body) == ("GET", None)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import jobscribe
 import pytest
-from jobscribe.client import job_file
-from jobscribe.db.job import ATTEMPTS_WHOLE
-from jobscribe.protocol import roles, task_env
-from jobscribe.protocol.description import described
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import Place, Port, TaskRole
+from jobscribe.schema.text import job_text as job_file
+from jobscribe.db.events.job_fold import ATTEMPTS_WHOLE
+from jobscribe.protocol.jobs import roles
+from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.schema.jobs.description import described
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import Place, Port, TaskRole
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encoding="utf-8")
 
@@ -36,7 +37,7 @@ def test_no_variable_is_explained_that_there_is_not() -> None:
 
 
 def test_every_reason_to_wait_is_explained() -> None:
-    core = Path(jobscribe.__file__).parent / "supervisor" / "core" / "status.py"
+    core = Path(jobscribe.__file__).parent / "supervisor" / "core" / "status" / "run_status.py"
     words = set(re.findall(r'(?:return|waits, sentence =) "([a-z_]+)",', core.read_text(encoding="utf-8")))
     assert {"debug_hold", "retry_wait", "op_slot", "agent"} <= words, "they are found where they are made"
     assert [w for w in sorted({*words, "resources", "ports"}) if f"`{w}`" not in TEXT] == []

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobscribe.cli.perfetto import chrome_trace
-from jobscribe.cli.picture import DRAWN, WIDTH, picture
-from jobscribe.cli.tracing import _told, ordered
+from jobscribe.cli.trace.perfetto import chrome_trace
+from jobscribe.cli.trace.phase_bars import DRAWN, WIDTH, picture
+from jobscribe.cli.trace.command import _told, ordered
 
 T = 1_700_000_000.0
 
@@ -171,7 +171,7 @@ def test_it_is_written_into_the_file_that_was_named(run: Any, fake: Any, tmp_pat
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_beginning_of_several_jobs_is_refused_where_one_is_wanted(name: str) -> None:
-    from jobscribe.cli.names import _jid
+    from jobscribe.cli.session.job_names import _jid
     from jobscribe.protocol.errors import Refusal
 
     matches = [{"what": "job", "name": f"u-s-{n}", "jid": f"u-s-{n}"} for n in "xy"]

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.cli import computations, descendants, screen
-from jobscribe.cli.quantities import BYTES, SECS, duration, moment
-from jobscribe.cli.screen import REPEAT_SECS, Screen, clean
+from jobscribe.cli.demo import computations, child_processes as descendants
+from jobscribe.cli.terminal import screen
+from jobscribe.cli.terminal.quantities import BYTES, SECS, duration, moment
+from jobscribe.cli.terminal.screen import REPEAT_SECS, Screen, clean
 
 
 @pytest.mark.parametrize(("text", "secs"), [
@@ -119,7 +120,7 @@ def test_everything_that_was_started_is_stopped(tmp_path: Path) -> None:
     program = f"""
 import subprocess, sys, time
 from pathlib import Path
-from jobscribe.cli import descendants
+from jobscribe.cli.demo import child_processes as descendants
 descendants.adopt()
 subprocess.Popen(["sh", "-c", "trap '' TERM; echo $$ > {tmp_path}/deaf; while :; do sleep 1; done"])
 subprocess.Popen(["sh", "-c", "setsid sh -c 'echo $$ > {tmp_path}/orphan; exec sleep 300' & exit"]).wait()

@@ -18,13 +18,13 @@ import tornado.httpserver
 import tornado.netutil
 import tornado.web
 
-from jobscribe.protocol.arrays import index_of, parse_indices
-from jobscribe.protocol.description import described, runs
+from jobscribe.protocol.api.job_arrays import index_of, parse_indices
+from jobscribe.schema.jobs.description import described, runs
 from jobscribe.protocol.errors import CODES
-from jobscribe.protocol.fields import BadDescription
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.supervisor.core.rooms import Node
-from jobscribe.supervisor.planning import plan
+from jobscribe.schema.fields import BadDescription
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.supervisor.core.resources.gang_allocator import Node
+from jobscribe.supervisor.runs.plan import plan
 
 TOKEN = "Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"
 UID = "EPRSqtUW"

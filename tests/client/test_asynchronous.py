@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.async_operating import AsyncOperating
-from jobscribe.client.async_transfers import AsyncFileReader
-from jobscribe.client.asynchronous import AsyncClient, AsyncJob
-from jobscribe.client.errors import ClientError
-from jobscribe.client.http import Client, Job
-from jobscribe.client.operating import Operating
-from jobscribe.client.transfers import FileReader
+from jobscribe.client.async_operator_calls import AsyncOperating
+from jobscribe.client.transport.async_file_transfer import AsyncFileReader
+from jobscribe.client.async_client import AsyncClient, AsyncJob
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client, Job
+from jobscribe.client.operator_calls import Operating
+from jobscribe.client.transport.file_transfer import FileReader
 
 Fake = Any
 pytestmark = pytest.mark.asyncio

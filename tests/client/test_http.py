@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.address import in_root
-from jobscribe.client.errors import ClientError
-from jobscribe.client.http import Client
+from jobscribe.client.transport.address import in_root
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client
 
 Fake = Any
 

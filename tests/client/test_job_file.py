@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.client.job_file import MAX_BYTES, parsed, read
-from jobscribe.client.job_tree import MAX_DEPTH, MAX_VALUES
-from jobscribe.protocol.description import described
-from jobscribe.protocol.fields import MAX_PROBLEMS, BadDescription, Problem
+from jobscribe.schema.text.job_text import MAX_BYTES, parsed, read
+from jobscribe.schema.text.document import MAX_DEPTH, MAX_VALUES
+from jobscribe.schema.jobs.description import described
+from jobscribe.schema.fields import MAX_PROBLEMS, BadDescription, Problem
 
 SOAK = bool(os.environ.get("SOAK"))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.client.cursors import LONGEST_PAUSE, SHORTEST_PAUSE, Pause
-from jobscribe.client.errors import ClientError, from_reply, own
-from jobscribe.client.retry import FIRST_SECS, LONGEST_SECS, Retry
+from jobscribe.client.api.cursors import LONGEST_PAUSE, SHORTEST_PAUSE, Pause
+from jobscribe.client.api.errors import ClientError, from_reply, own
+from jobscribe.client.transport.retry import FIRST_SECS, LONGEST_SECS, Retry
 
 BUSY = ClientError("storageUnavailable", "disk full", "", True)
 WRONG = ClientError("badRequest", "no", "", False)

@@ -4,10 +4,10 @@ import traceback
 from typing import Any
 
 import pytest
-from jobscribe.client.asynchronous import AsyncClient
-from jobscribe.client.errors import ClientError
-from jobscribe.client.http import Client
-from jobscribe.client.requests import sbatch_login
+from jobscribe.client.async_client import AsyncClient
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client
+from jobscribe.client.api.requests import sbatch_login
 
 Fake = Any
 SECRET = "canary-correct-horse"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.client import sse
-from jobscribe.client.cursors import EventCursor
-from jobscribe.client.errors import ClientError
-from jobscribe.client.sse import Message, Parser
+from jobscribe.client.api import server_sent_events as sse
+from jobscribe.client.api.cursors import EventCursor
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.api.server_sent_events import Message, Parser
 
 STREAM = (
     "id: 7\nevent: RunRequested\ndata: {\"position\":7,\"stream\":\"job/a\",\"version\":1,\"event\":{\"type\":\"RunRequested\"}}\n\n"

@@ -5,9 +5,9 @@ import threading
 from typing import Any
 
 import pytest
-from jobscribe.client.asynchronous import AsyncClient
-from jobscribe.client.errors import ClientError
-from jobscribe.client.http import Client
+from jobscribe.client.async_client import AsyncClient
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client
 
 Fake = Any
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.errors import ClientError
-from jobscribe.client.http import Client
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client
 
 Fake = Any
 

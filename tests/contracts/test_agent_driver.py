@@ -18,19 +18,19 @@ from typing import Any
 
 import pytest
 
-from jobscribe.drivers.docker.agents import DockerDriver
-from jobscribe.drivers.driver import AgentDriver, AgentSpec, Capacity
+from jobscribe.drivers.docker.agents.driver import DockerDriver
+from jobscribe.drivers.contracts import AgentDriver, AgentSpec, Capacity
 from jobscribe.drivers.fake import FakeDriver, Place
-from jobscribe.drivers.local import LocalDriver
-from jobscribe.drivers.sbatch.channel import LocalChannel
+from jobscribe.drivers.local_agents import LocalDriver
+from jobscribe.drivers.sbatch.login_node.channel import LocalChannel
 from jobscribe.drivers.sbatch.driver import SbatchDriver
-from jobscribe.protocol.clusters import Cluster, Clusters
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.pool import Pool, PoolHost
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))  # what plays a Docker daemon
 

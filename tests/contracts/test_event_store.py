@@ -1,4 +1,4 @@
-"""What every event store promises (see db/store.py), for the real one, the one in memory, and both on a disk that fails."""
+"""What every event store promises (see db/store/contract.py), for the real one, the one in memory, and both on a disk that fails."""
 
 import queue
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobscribe.db.batches import Point
-from jobscribe.db.events import AgentStarted, Event, RunEnded, StopRequested, SupervisorStarted, TaskPlaced, TaskStarted, agent_stream, job_stream
-from jobscribe.db.failing import FailingStore, Faults
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, Conflict, EventStore, IndexRow, Name, Receipt, Write
+from jobscribe.db.store.group_commit import Point
+from jobscribe.db.events.events import AgentStarted, Event, RunEnded, StopRequested, SupervisorStarted, TaskPlaced, TaskStarted, agent_stream, job_stream
+from jobscribe.db.store.failing_store import FailingStore, Faults
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, Conflict, EventStore, IndexRow, Name, Receipt, Write
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 
@@ -165,7 +165,7 @@ def test_batches_may_be_decided_ahead_of_the_disk(bed: Bed) -> None:
 
 
 def test_versions_of_more_streams_than_are_remembered_are_still_known(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobscribe.db.writer.VERSIONS_KEPT", 3)
+    monkeypatch.setattr("jobscribe.db.sqlite.writer.VERSIONS_KEPT", 3)
     for n in range(30):
         bed.append(write(f"s{n}", 0, n))
     assert all(isinstance(r, Appended) for r in bed.settle(30))

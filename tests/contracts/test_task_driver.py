@@ -24,25 +24,25 @@ from typing import Any, ClassVar
 import pytest
 import tornado.httpserver
 import tornado.netutil
-from jobscribe.db.state import AgentRecord
-from jobscribe.drivers.docker.agents import DockerDriver
-from jobscribe.drivers.docker.tasks import DockerTasks
-from jobscribe.drivers.driver import AgentSpec, Capacity, TaskDriver
+from jobscribe.db.events.state import AgentRecord
+from jobscribe.drivers.docker.agents.driver import DockerDriver
+from jobscribe.drivers.docker.tasks.controller import DockerTasks
+from jobscribe.drivers.contracts import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.fake import FakeTasks, Place
 from jobscribe.drivers.keeper_tasks import KeeperTasks
-from jobscribe.drivers.local import LocalDriver
+from jobscribe.drivers.local_agents import LocalDriver
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Box, Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
-from jobscribe.protocol.pool import Pool, PoolHost
+from jobscribe.protocol.wire.messages import Box, Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
-from jobscribe.runtime.log import Log
-from jobscribe.supervisor.core.inputs import AgentConnected, AgentDisconnected, AgentSaid
-from jobscribe.supervisor.core.world import token_hash
-from jobscribe.supervisor.agent_socket import application
-from jobscribe.supervisor.hub import Hub
-from jobscribe.supervisor.metrics import Counters
+from jobscribe.runtime.log.logger import Log
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid
+from jobscribe.supervisor.core.state.world import token_hash
+from jobscribe.supervisor.connections.websocket import application
+from jobscribe.supervisor.connections.hub import Hub
+from jobscribe.supervisor.process.counters import Counters
 
 KEY, OTHER = AgentKey("local", "sequential", "TaskUsr1", "localhost"), AgentKey("local", "sequential", "TaskUsr2", "localhost")
 DEADLINE_SECS = 20.0

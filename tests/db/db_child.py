@@ -10,9 +10,9 @@ import resource
 import sys
 from pathlib import Path
 
-from jobscribe.db.events import SupervisorStarted
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, Write
+from jobscribe.db.events.events import SupervisorStarted
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, Write
 from jobscribe.protocol.errors import Refusal
 
 

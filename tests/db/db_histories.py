@@ -1,26 +1,12 @@
 """Events and histories for property tests: any sequence at all, and the lives of runs as they really go."""
 
 from hypothesis import strategies as st
-from jobscribe.db.events import (
-    AttemptDecided,
-    AttemptEnded,
-    DependencyEnded,
-    JobEvent,
-    RunEnded,
-    RunPurged,
-    RunRequested,
-    StopRequested,
-    TaskEnded,
-    TaskHeld,
-    TaskPlaced,
-    TaskStarted,
-    TaskSubmitted,
-)
-from jobscribe.db.state import Retrying
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.events import AttemptDecided, AttemptEnded, DependencyEnded, JobEvent, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted
+from jobscribe.db.events.state import Retrying
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.requests import RunSpec
+from jobscribe.protocol.api.requests import RunSpec
 
 UID, SID = "EPRSuser", "simAAA01"
 JID = f"{UID}-{SID}-command"

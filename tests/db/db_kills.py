@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from jobscribe.db import compaction, deriving, rebuilding, replacing, schema, setting_back
+from jobscribe.db.maintenance import compaction, derived_tables as deriving, rebuild as rebuilding, file_replacement as replacing, rollback as setting_back
+from jobscribe.db.sqlite import schema
 
 _KILLED = 77
 #: (where it is looked up, name)

@@ -4,12 +4,12 @@ import queue
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jobscribe.db.events import Event, JobEvent, job_stream
-from jobscribe.db.index import index_row
-from jobscribe.db.job import evolve
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.state import Job
-from jobscribe.db.store import Appended, Batch, EventStore, Receipt, Write
+from jobscribe.db.events.events import Event, JobEvent, job_stream
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.events.state import Job
+from jobscribe.db.store.contract import Appended, Batch, EventStore, Receipt, Write
 from jobscribe.protocol.errors import Refusal
 
 DEADLINE = 20.0

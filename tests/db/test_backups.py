@@ -11,14 +11,15 @@ import pytest
 from db_histories import JID, UID, life, requested
 from db_kills import killed_at_every_step
 from db_stores import Disk
-from jobscribe.db import backups, folding, witness
-from jobscribe.db.backups import backup, restore
-from jobscribe.db.compaction import compact
-from jobscribe.db.events import SYSTEM, LogSetBack, SupervisorStarted, job_stream
-from jobscribe.db.inspection import check
-from jobscribe.db.records import RecordWriter, catch_up
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Receipt, Write
+from jobscribe.db.maintenance import backup as backups, checkpoints as folding
+from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.maintenance.backup import backup, restore
+from jobscribe.db.maintenance.compaction import compact
+from jobscribe.db.events.events import SYSTEM, LogSetBack, SupervisorStarted, job_stream
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.records.record_files import RecordWriter, catch_up
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Receipt, Write
 from jobscribe.protocol.errors import Refusal
 
 JIDS = [f"{UID}-sim{n:05d}-command" for n in range(3)]
@@ -110,7 +111,7 @@ def test_backups_of_a_store_that_is_being_written_are_whole_and_keep_nobody_wait
 
 
 def backups_batch(version: int):
-    from jobscribe.db.store import Batch
+    from jobscribe.db.store.contract import Batch
 
     return Batch(writes=(Write("s", version, tuple(SupervisorStarted(at=1.0, session=n, pid=1, boot_id="b", version="x" * 300) for n in range(20))),))
 

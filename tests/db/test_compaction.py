@@ -13,32 +13,20 @@ from db_kills import killed_at_every_step
 from db_stores import Disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.db import compaction, folding, opening, witness
-from jobscribe.db.agent import evolve_agent
-from jobscribe.db.compaction import compact, estimate
-from jobscribe.db.events import (
-    SYSTEM,
-    AgentGone,
-    AgentStarted,
-    AgentStartRequested,
-    LogSetBack,
-    RunPurged,
-    SupervisorStarted,
-    SupervisorStopped,
-    agent_stream,
-    decode,
-    encode,
-    job_stream,
-)
-from jobscribe.db.folding import Rules, checkpoint
-from jobscribe.db.inspection import check, events_of, export
-from jobscribe.db.job import evolve, fold
-from jobscribe.db.projection import record_bytes
-from jobscribe.db.rebuilding import rebuild
-from jobscribe.db.records import RecordWriter, catch_up, read_marker
-from jobscribe.db.state import AgentRecord, Job
-from jobscribe.db.store import Receipt, Stored
-from jobscribe.db.story import story
+from jobscribe.db.maintenance import compaction, checkpoints as folding
+from jobscribe.db.sqlite import opening, head_file as witness
+from jobscribe.db.events.agent_fold import evolve_agent
+from jobscribe.db.maintenance.compaction import compact, estimate
+from jobscribe.db.events.events import SYSTEM, AgentGone, AgentStarted, AgentStartRequested, LogSetBack, RunPurged, SupervisorStarted, SupervisorStopped, agent_stream, decode, encode, job_stream
+from jobscribe.db.maintenance.checkpoints import Rules, checkpoint
+from jobscribe.db.maintenance.verification import check, events_of, export
+from jobscribe.db.events.job_fold import evolve, fold
+from jobscribe.db.records.job_record import record_bytes
+from jobscribe.db.maintenance.rebuild import rebuild
+from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
+from jobscribe.db.events.state import AgentRecord, Job
+from jobscribe.db.store.contract import Receipt, Stored
+from jobscribe.db.records.event_text import story
 from jobscribe.protocol.errors import Refusal
 
 T = 1.7e9

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from db_stores import Disk
-from jobscribe.db.inspection import check
+from jobscribe.db.maintenance.verification import check
 
 CHILD = Path(__file__).with_name("db_child.py")
 CYCLES = 30

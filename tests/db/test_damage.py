@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from db_histories import life
 from db_stores import Disk
-from jobscribe.db import opening, witness
-from jobscribe.db.events import RunEnded
-from jobscribe.db.inspection import check
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Stored
+from jobscribe.db.sqlite import opening, head_file as witness
+from jobscribe.db.events.events import RunEnded
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Stored
 from jobscribe.protocol.errors import Refusal
 
 JIDS = [f"EPRSuser-sim{n:05d}-command" for n in range(20)]

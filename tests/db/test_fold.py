@@ -3,9 +3,9 @@
 from db_histories import JID, anything, ended, events_of, histories, life, placed, requested, serials, started, token, tokens
 from hypothesis import given
 from hypothesis import strategies as st
-from jobscribe.db.events import RunEnded, RunRequested, StopRequested, TaskStarted, TaskSubmitted, decode, encode, schema_of, type_of
-from jobscribe.db.job import HISTORY_LENGTH, evolve, fold
-from jobscribe.db.state import Job
+from jobscribe.db.events.events import RunEnded, RunRequested, StopRequested, TaskStarted, TaskSubmitted, decode, encode, schema_of, type_of
+from jobscribe.db.events.job_fold import HISTORY_LENGTH, evolve, fold
+from jobscribe.db.events.state import Job
 
 
 @given(histories)

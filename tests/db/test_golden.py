@@ -5,13 +5,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from jobscribe.db import events
-from jobscribe.db.agent import evolve_agent
-from jobscribe.db.events import Event, decode, encode, known
-from jobscribe.db.job import evolve, fold
-from jobscribe.db.projection import record
-from jobscribe.db.state import AgentRecord, Job
-from jobscribe.db.story import sentence
+from jobscribe.db.events import events
+from jobscribe.db.events.agent_fold import evolve_agent
+from jobscribe.db.events.events import Event, decode, encode, known
+from jobscribe.db.events.job_fold import evolve, fold
+from jobscribe.db.records.job_record import record
+from jobscribe.db.events.state import AgentRecord, Job
+from jobscribe.db.records.event_text import sentence
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 

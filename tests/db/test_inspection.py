@@ -9,12 +9,12 @@ import pytest
 from db_histories import JID, life, requested
 from db_kills import killed_at_every_step
 from db_stores import Disk
-from jobscribe.db.events import SupervisorStarted, encode, job_stream
-from jobscribe.db.inspection import check, events_of, export
-from jobscribe.db.rebuilding import rebuild
-from jobscribe.db.records import RecordWriter, catch_up, read_marker
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Receipt
+from jobscribe.db.events.events import SupervisorStarted, encode, job_stream
+from jobscribe.db.maintenance.verification import check, events_of, export
+from jobscribe.db.maintenance.rebuild import rebuild
+from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Receipt
 from jobscribe.protocol.errors import Refusal
 
 JIDS = [f"EPRSuser-sim{n:05d}-command" for n in range(5)]

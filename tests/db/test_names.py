@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from db_histories import JID, KEY, UID, life, placed, requested, token
 from db_stores import Disk
-from jobscribe.db import backups, compaction, layouts, name_table, repairing, rebuilding, schema
-from jobscribe.db.events import AgentStarted, StopRequested, TaskEnded, TaskSubmitted, agent_stream, job_stream
-from jobscribe.db.inspection import check
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Batch, Name, Write
-from jobscribe.protocol.batch import BatchState
+from jobscribe.db.maintenance import backup as backups, compaction, repair as repairing, rebuild as rebuilding
+from jobscribe.db.sqlite import migrations as layouts, name_table, schema
+from jobscribe.db.events.events import AgentStarted, StopRequested, TaskEnded, TaskSubmitted, agent_stream, job_stream
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Batch, Name, Write
+from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 OTHER = f"{UID}-simAAA02-command"
 NOW = 1.7e9 + 90 * 86_400

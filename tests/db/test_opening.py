@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from db_histories import JID, life, requested
 from db_stores import Disk, append
-from jobscribe.db import events, opening, receipts, schema, witness, writer
-from jobscribe.db.events import SupervisorStarted, job_stream
-from jobscribe.db.faults import passing
-from jobscribe.db.index import index_row
-from jobscribe.db.inspection import check
-from jobscribe.db.job import fold
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, Receipt, Write
+from jobscribe.db.events import events
+from jobscribe.db.sqlite import opening, receipt_retention as receipts, schema, head_file as witness, writer
+from jobscribe.db.events.events import SupervisorStarted, job_stream
+from jobscribe.db.store.disk_errors import passing
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.events.job_fold import fold
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, Receipt, Write
 from jobscribe.protocol.errors import Refusal
 
 
@@ -49,7 +50,7 @@ def test_a_store_is_open_once(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     with pytest.raises(Refusal, match="rootBusy"):
         opened(tmp_path)
-    code = "import sys, pathlib; from jobscribe.db.sqlite import SqliteStore; SqliteStore(pathlib.Path(sys.argv[1]), print)"
+    code = "import sys, pathlib; from jobscribe.db.sqlite.store import SqliteStore; SqliteStore(pathlib.Path(sys.argv[1]), print)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     other = subprocess.run(
         [sys.executable, "-c", code, str(disk.path)], env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -85,7 +86,7 @@ def test_after_a_close_everything_is_in_one_file(tmp_path: Path) -> None:
 
 
 def test_a_wal_is_brought_home_when_it_grew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobscribe.db.writer.CHECKPOINT_IDLE", 50)
+    monkeypatch.setattr("jobscribe.db.sqlite.writer.CHECKPOINT_IDLE", 50)
     disk = Disk(tmp_path)
     sizes = []
     for serial in range(1, 100):

@@ -12,14 +12,14 @@ import pytest
 from db_histories import JID, ended, histories, life, placed, requested, started, token
 from db_stores import Disk, append
 from hypothesis import given
-from jobscribe.db import records as records_module
-from jobscribe.db.events import RunEnded, StopRequested, decode, encode, job_stream, schema_of, type_of
-from jobscribe.db.index import index_row
-from jobscribe.db.job import evolve, fold
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.records import RecordWriter, catch_up, read_marker, record, record_bytes, record_path, write_marker
-from jobscribe.db.state import Job
-from jobscribe.db.store import Batch, Write
+from jobscribe.db.records import record_files as records_module
+from jobscribe.db.events.events import RunEnded, StopRequested, decode, encode, job_stream, schema_of, type_of
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.job_fold import evolve, fold
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker, record, record_bytes, record_path, write_marker
+from jobscribe.db.events.state import Job
+from jobscribe.db.store.contract import Batch, Write
 from jobscribe.runtime import filesystems
 
 DEADLINE = 20.0

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from db_histories import JID, UID, life
 from db_stores import Disk
-from jobscribe.db import backups, compaction, events, rebuilding, repairing, witness
-from jobscribe.db.events import SYSTEM, SupervisorStarted
-from jobscribe.db.inspection import check
-from jobscribe.db.records import RecordWriter, catch_up, record_path
+from jobscribe.db.maintenance import backup as backups, compaction, rebuild as rebuilding, repair as repairing
+from jobscribe.db.events import events
+from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.events.events import SYSTEM, SupervisorStarted
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.records.record_files import RecordWriter, catch_up, record_path
 from jobscribe.protocol.errors import CODES, Refusal
-from jobscribe.supervisor.root import Root
+from jobscribe.supervisor.process.root_directory import Root
 
 
 def complain(sentence: str) -> None:

@@ -12,13 +12,14 @@ import pytest
 from db_histories import UID, ended, life, placed, requested, started, token
 from db_kills import killed_at_every_step
 from db_stores import Disk
-from jobscribe.db import folding, salvaging, witness
-from jobscribe.db.compaction import compact
-from jobscribe.db.events import SYSTEM, AgentStarted, AgentStartRequested, AttemptEnded, RunEnded, SupervisorStarted, agent_stream
-from jobscribe.db.inspection import check, open_file
-from jobscribe.db.rebuilding import rebuild
-from jobscribe.db.records import read_marker
-from jobscribe.db.repairing import examine, repair
+from jobscribe.db.maintenance import checkpoints as folding, salvage as salvaging
+from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.maintenance.compaction import compact
+from jobscribe.db.events.events import SYSTEM, AgentStarted, AgentStartRequested, AttemptEnded, RunEnded, SupervisorStarted, agent_stream
+from jobscribe.db.maintenance.verification import check, open_file
+from jobscribe.db.maintenance.rebuild import rebuild
+from jobscribe.db.records.record_files import read_marker
+from jobscribe.db.maintenance.repair import examine, repair
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import parse_agent_key
 

@@ -5,36 +5,17 @@ from typing import Any
 
 import pytest
 from db_histories import JID, UID, spec
-from jobscribe.db.events import (
-    AttemptDecided,
-    AttemptEnded,
-    DependencyEnded,
-    JobEvent,
-    JobFolded,
-    RunEnded,
-    RunPurged,
-    RunRequested,
-    StopRequested,
-    TaskEnded,
-    TaskHeld,
-    TaskPlaced,
-    TaskStarted,
-    decode,
-    encode,
-    job_stream,
-    schema_of,
-    type_of,
-)
-from jobscribe.db.folding import NOT_KEPT, Rules, checkpoint, trimmed
-from jobscribe.db.job import ATTEMPTS_KEPT, ATTEMPTS_WHOLE, evolve, fold
-from jobscribe.db.projection import record, record_bytes
-from jobscribe.db.state import Job, Retrying
-from jobscribe.db.store import Stored
-from jobscribe.db.story import sentence
-from jobscribe.protocol.diagnosis import Diagnosis
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.events import AttemptDecided, AttemptEnded, DependencyEnded, JobEvent, JobFolded, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted, decode, encode, job_stream, schema_of, type_of
+from jobscribe.db.maintenance.checkpoints import NOT_KEPT, Rules, checkpoint, trimmed
+from jobscribe.db.events.job_fold import ATTEMPTS_KEPT, ATTEMPTS_WHOLE, evolve, fold
+from jobscribe.db.records.job_record import record, record_bytes
+from jobscribe.db.events.state import Job, Retrying
+from jobscribe.db.store.contract import Stored
+from jobscribe.db.records.event_text import sentence
+from jobscribe.diagnosis.exit_table import Diagnosis
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.roles import After, TaskRole
+from jobscribe.protocol.jobs.roles import After, TaskRole
 
 T = 1.7e9
 ROLES = (TaskRole(name="ps", tasks=2, command=("serve",)), TaskRole(name="worker", tasks=3, command=("work",), min_succeeded=3))

@@ -4,9 +4,9 @@ import json
 
 from db_histories import JID, KEY, histories, life, token
 from hypothesis import given
-from jobscribe.db.events import AgentStartFailed, RunEnded, SupervisorStarted, job_stream
-from jobscribe.db.store import Stored
-from jobscribe.db.story import data, story
+from jobscribe.db.events.events import AgentStartFailed, RunEnded, SupervisorStarted, job_stream
+from jobscribe.db.store.contract import Stored
+from jobscribe.db.records.event_text import data, story
 from jobscribe.protocol.ids import op_id
 
 

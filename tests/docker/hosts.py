@@ -19,7 +19,7 @@ from typing import Any
 
 from real_site import Site
 
-from jobscribe.drivers.deployment import deployment
+from jobscribe.drivers.deployment_name import deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "etc" / "engines" / "docker.sh"

@@ -22,10 +22,10 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
-from jobscribe.protocol.codec import Decoder, Encoder
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Execution, Run, RunAck, RunStatusUpdate, Snapshot, TaskSpec
+from jobscribe.protocol.wire.messages import Execution, Run, RunAck, RunStatusUpdate, Snapshot, TaskSpec
 
 UNIX_USER = 123456
 TOKEN = "t" * 32

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from jobscribe.drivers.docker.agents import DockerDriver
-from jobscribe.drivers.driver import AgentSpec, Handle
+from jobscribe.drivers.docker.agents.driver import DockerDriver
+from jobscribe.drivers.contracts import AgentSpec, Handle
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.pool import Limits, Pool, PoolHost
+from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 from ..contracts import test_agent_driver as contract
 from .hosts import UNIX_USERS, Host

@@ -15,12 +15,12 @@ from typing import Any
 import docker
 import pytest
 from hosts import BUSYBOX, Host, Hosts
-from jobscribe.drivers.docker import engine as engines
-from jobscribe.drivers.docker.engine import EngineError, HostEngine
-from jobscribe.drivers.docker.images import ImageFault, Images
-from jobscribe.protocol.pool import Pool, PoolHost
+from jobscribe.drivers.docker.host import engine as engines
+from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
+from jobscribe.drivers.docker.images.image_store import ImageFault, Images
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 from registry import Registry
 
 

@@ -19,7 +19,7 @@ from real_site import Site, jid_of, req_id, until
 from registry import Registry
 from typed import environment, gang, output, refused, role, tasks, there, types, words
 
-from jobscribe.drivers.deployment import deployment
+from jobscribe.drivers.deployment_name import deployment
 
 SERVER = """
 import os, socket

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from real_site import Site, jid_of, spec
 
-from jobscribe.runtime.journal import Journal
-from jobscribe.runtime.log import Record
+from jobscribe.runtime.log.journald import Journal
+from jobscribe.runtime.log.logger import Record
 
 JOURNALD = "/lib/systemd/systemd-journald"
 CONFIG = "[Journal]\nStorage=volatile\nRuntimeMaxUse=64M\nRateLimitBurst=0\nReadKMsg=no\nAudit=no\n"
@@ -32,9 +32,9 @@ pytestmark = [
 SERVER = """
 import os, sys
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime import journal
-from jobscribe.service.log import open_log
-from jobscribe.service.settings import LogSettings
+from jobscribe.runtime.log import journald as journal
+from jobscribe.service.log.sink import open_log
+from jobscribe.service.settings.settings import LogSettings
 journal.SOCKET = sys.argv[1]
 info = os.fstat(1)
 os.environ["JOURNAL_STREAM"] = f"{info.st_dev}:{info.st_ino}"
@@ -127,7 +127,7 @@ def journald(tmp_path: Path) -> Iterator[Journald]:
 
 
 def record(message: str, trace: str = "", jid: str = JID) -> Record:
-    return Record(time.time(), os.getpid(), 0, "supervisor", "supervisor/hub.py:173:receive", message, {"jid": jid}, trace)
+    return Record(time.time(), os.getpid(), 0, "supervisor", "supervisor/connections/hub.py:173:receive", message, {"jid": jid}, trace)
 
 
 @pytest.mark.timeout(120)
@@ -159,7 +159,7 @@ def test_a_large_record_is_whole_there(journald: Journald) -> None:
     message, trace = "größer " * 60_000, "Traceback\n" + "  line\n" * 20_000
     journal.put(record(message, trace))
     (found,) = eventually(lambda: journald.found(f"JOBSCRIBE_JID={JID}"))
-    assert found["MESSAGE"] == f"supervisor/hub.py:173:receive {message}" and found["JOBSCRIBE_TRACEBACK"] == trace
+    assert found["MESSAGE"] == f"supervisor/connections/hub.py:173:receive {message}" and found["JOBSCRIBE_TRACEBACK"] == trace
     journal.close()
 
 
@@ -176,7 +176,7 @@ def test_a_journal_that_is_killed_and_comes_back_is_told_what_it_missed(journald
     journal.put(record("after"))
     eventually(lambda: len(journald.found(f"JOBSCRIBE_JID={JID}")) == 2)
     said = [r["MESSAGE"] for r in journald.found("SYSLOG_IDENTIFIER=jobscribe-supervisor")]
-    where = "supervisor/hub.py:173:receive "
+    where = "supervisor/connections/hub.py:173:receive "
     assert said == [where + "before", "(3 log lines before this one could not be written)", where + "after"]
     journal.close()
 

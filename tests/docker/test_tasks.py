@@ -17,7 +17,7 @@ from hosts import BASE, BUSYBOX, NOSHELL, Host, Hosts
 from task_ground import KEY, Life, token_of
 
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.messages import Samples, Shared, TaskRun
+from jobscribe.protocol.wire.messages import Samples, Shared, TaskRun
 
 New = Callable[..., Coroutine[Any, Any, Life]]
 #: On a busy machine each of these takes a second or two.

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from jobscribe.drivers.driver import AgentSpec
-from jobscribe.drivers.sbatch.channel import LocalChannel
+from jobscribe.drivers.contracts import AgentSpec
+from jobscribe.drivers.sbatch.login_node.channel import LocalChannel
 from jobscribe.drivers.sbatch.driver import SbatchDriver
-from jobscribe.protocol.clusters import Cluster, Clusters, LoginHost
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 KEY = AgentKey("sbatch", "parallel", "DriverU1", "hpc")
 TOKEN, AGENT_ID = "SecretTokenOfTheAgent0123456789a", "SecretAgentId0123456789abcdefghi"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asyncssh
-from jobscribe.drivers.sbatch.sign_in import Credentials, connect
-from jobscribe.drivers.sbatch.ssh_channel import SshChannel
-from jobscribe.protocol.clusters import Cluster, LoginHost
+from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
+from jobscribe.protocol.clusters.cluster import Cluster, LoginHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 #: (name, instructions, prompts): one question of several prompts, as a server sends it
 Round = tuple[str, str, Sequence[tuple[str, bool]]]

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobscribe.drivers.docker.agents import DockerDriver
-from jobscribe.drivers.docker.tasks import DockerTasks
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.drivers.docker.agents.driver import DockerDriver
+from jobscribe.drivers.docker.tasks.controller import DockerTasks
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Box, Execution, RunStatusUpdate, Snapshot, TaskSpec
-from jobscribe.protocol.pool import Pool, PoolHost
+from jobscribe.protocol.wire.messages import Box, Execution, RunStatusUpdate, Snapshot, TaskSpec
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
+from jobscribe.runtime.log.logger import Log
 
 KEY = AgentKey("docker", "container", "TaskUsr1", "a")
 DEADLINE_SECS = 20.0

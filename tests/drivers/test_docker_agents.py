@@ -12,14 +12,15 @@ import msgspec
 import pytest
 from fake_docker import Container, FakeDocker
 
-from jobscribe.drivers.docker import agent_starts, names
-from jobscribe.drivers.docker.agents import STARTS_AT_ONCE, DockerDriver
-from jobscribe.drivers.driver import AgentSpec, Found, Handle
+from jobscribe.drivers.docker.agents import container_start as agent_starts
+from jobscribe.drivers.docker.containers import names
+from jobscribe.drivers.docker.agents.driver import STARTS_AT_ONCE, DockerDriver
+from jobscribe.drivers.contracts import AgentSpec, Found, Handle
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.pool import Limits, Pool, PoolHost
+from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 KEY = AgentKey("docker", "sequential", "User0001", "a")
 TOKEN, AGENT_ID = "SecretToken" * 3, "AbCdSecretId" * 3
@@ -454,7 +455,7 @@ async def test_a_stop_begins_with_sigterm(house: House, obedient: FakeDocker) ->
 
 
 async def test_who_does_not_listen_is_killed_after_its_grace(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobscribe.drivers.docker.agents._KEEPER_SECS", 0.2)
+    monkeypatch.setattr("jobscribe.drivers.docker.agents.driver._KEEPER_SECS", 0.2)
     driver = house.driver()
     handle = await driver.start(spec())
     c = house.fake.get(NAME)

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.drivers.docker import containers, names
-from jobscribe.drivers.docker.containers import Creation
+from jobscribe.drivers.docker.containers import specifications as containers, names
+from jobscribe.drivers.docker.containers.specifications import Creation
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Box
-from jobscribe.protocol.pool import Limits, Pool, PoolHost, Volume
+from jobscribe.protocol.wire.messages import Box
+from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 
 KEY = AgentKey("docker", "parallel", "User0001", "a")
 TOKEN = Token("User0001-Simu0001-animation", 3, 1, "my_worker", 7)

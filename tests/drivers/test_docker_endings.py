@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.drivers.docker import endings
-from jobscribe.drivers.docker.endings import Written
-from jobscribe.protocol.exits import OUT_OF_MEMORY
+from jobscribe.drivers.docker.containers import exit_status as endings
+from jobscribe.drivers.docker.containers.exit_status import Written
+from jobscribe.protocol.jobs.exit_info import OUT_OF_MEMORY
 
 STARTED, FINISHED = "2026-11-21T10:00:00.123456789Z", "2026-11-21T10:00:02.5Z"
 AT = 1795255200.0
@@ -122,7 +122,7 @@ AGENTS: list[tuple[dict[str, Any] | None, dict[str, Any], str]] = [
     (state(2), {"last_line": "jobscribe keeper: no JSON"},
      "its keeper was given no configuration that it understands (exit code 2); its last line: jobscribe keeper: no JSON"),
     (state(3), {}, "another keeper has its folder (exit code 3)"),
-    (state(137), {"last_line": "agent/main.py: what it happened to do"},
+    (state(137), {"last_line": "agent/process.py: what it happened to do"},
      "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"),
     (state(4), {}, "its keeper could not get an agent going (exit code 4)"),
     (state(5), {}, "its keeper could not use its folder (exit code 5)"),

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from fake_docker import FakeDocker, fake_docker
-from jobscribe.drivers.docker import engine as engines
-from jobscribe.drivers.docker.engine import EngineError, HostEngine
-from jobscribe.protocol.pool import PoolHost
+from jobscribe.drivers.docker.host import engine as engines
+from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
+from jobscribe.protocol.clusters.container_pool import PoolHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 OURS = {"jobscribe.deployment": "deploy01"}
 
@@ -175,10 +175,10 @@ def test_a_process_ends_although_a_call_hangs(fake: FakeDocker) -> None:
     fake.trouble("GET /info", "hang")
     code = f"""
 import asyncio, io, sys
-from jobscribe.drivers.docker.engine import HostEngine
-from jobscribe.protocol.pool import PoolHost
+from jobscribe.drivers.docker.host.engine import HostEngine
+from jobscribe.protocol.clusters.container_pool import PoolHost
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 async def main():
     nothing = lambda *a: None
     e = HostEngine(PoolHost(name="a", address={fake.address!r}, cpu=1, memory_mb=1), deployment="x" * 8, log=Log("t", Redactor(), Direct()),
@@ -469,7 +469,7 @@ async def test_an_expired_certificate_of_ours_is_named_with_its_dates(tmp_path: 
 
 
 def test_a_certificate_that_is_not_yet_valid_is_named_with_its_dates(certs: Certificates) -> None:
-    from jobscribe.drivers.docker.tls import certificate_problems
+    from jobscribe.drivers.docker.host.client import certificate_problems
 
     host = PoolHost(name="a", address="tcp://127.0.0.1:1", tls=str(certs.client), cpu=1, memory_mb=1)
     now = time.time()
@@ -543,7 +543,7 @@ async def test_a_network_that_swallows_everything_is_a_timeout(monkeypatch: pyte
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run the tests as root, to become somebody who may not use the socket")
 def test_a_socket_that_we_may_not_use_is_named(fake: FakeDocker, tmp_path: Path) -> None:
-    from jobscribe.drivers.docker.tls import probe
+    from jobscribe.drivers.docker.host.client import probe
 
     path = Path(fake.address.removeprefix("unix://"))
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from fake_docker import FakeDocker
-from jobscribe.drivers.docker import registries
-from jobscribe.drivers.docker.engine import EngineError, HostEngine
-from jobscribe.drivers.docker.images import ImageFault, Images
-from jobscribe.protocol.pool import Pool, PoolHost
+from jobscribe.drivers.docker.images import registry_credentials as registries
+from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
+from jobscribe.drivers.docker.images.image_store import ImageFault, Images
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 ID, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 PASSWORD = "correct horse battery"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from jobscribe.drivers.deployment import deployment
-from jobscribe.drivers.docker import names
+from jobscribe.drivers.deployment_name import deployment
+from jobscribe.drivers.docker.containers import names
 from jobscribe.protocol.ids import AgentKey, Token
 
 KEY = AgentKey("docker", "sequential", "User0001", "a")

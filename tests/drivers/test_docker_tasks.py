@@ -14,13 +14,13 @@ import pytest
 from fake_docker import Container, FakeDocker
 from task_ground import KEY, Life, token_of
 
-from jobscribe.drivers.docker import launching, networks, stopping, upkeep
-from jobscribe.drivers.docker.places import PlaceFiles, make_below, put
-from jobscribe.drivers.docker.sampling import Sampling, memory_peak, sample
-from jobscribe.drivers.docker.wrapper import wrapper
-from jobscribe.protocol.exits import ExitFacts
+from jobscribe.drivers.docker.tasks import start as launching, networks, stop as stopping, poll_loop as upkeep
+from jobscribe.drivers.docker.tasks.ledger import PlaceFiles, make_below, put
+from jobscribe.drivers.docker.tasks.sampler import Sampling, memory_peak, sample
+from jobscribe.drivers.docker.tasks.init_script import wrapper
+from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.messages import PortsProbed, Shared, Snapshot, TaskRun
+from jobscribe.protocol.wire.messages import PortsProbed, Shared, Snapshot, TaskRun
 
 New = Callable[..., Coroutine[Any, Any, Life]]
 CREATED, STARTED = r"POST /containers/create", r"POST /containers/[^/]+/start"
@@ -153,7 +153,7 @@ async def test_a_runtime_that_fails_before_there_is_a_process_is_asked_again(
 
 async def test_a_container_of_somebody_else_with_its_name_is_left_alone(life: Life, fake: FakeDocker) -> None:
     token = token_of()
-    from jobscribe.drivers.docker import names
+    from jobscribe.drivers.docker.containers import names
 
     with fake.lock:
         fake.made(names.task(KEY.uid, token, life.deployment), {"Image": "lab:1", "Labels": {}})
@@ -284,7 +284,7 @@ async def test_a_network_of_somebody_else_stays(life: Life, fake: FakeDocker, wh
 
 @pytest.mark.parametrize(("volume", "good"), [("data", True), ("/etc", False), ("{user}/x", True), ("{user}/../Other", False), ("x", False)])
 async def test_volumes_are_the_pools_or_the_users_own(new_life: New, fake: FakeDocker, volume: str, good: bool) -> None:
-    from jobscribe.protocol.pool import Volume
+    from jobscribe.protocol.clusters.container_pool import Volume
 
     life = await new_life(volumes={"data": Volume(source="/srv/data", target="/data")})
     token = life.launch(box={"volumes": (volume.format(user=life.root / "user" / KEY.uid),)})

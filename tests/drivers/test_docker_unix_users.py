@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.drivers.docker.unix_users import UnixUsers
+from jobscribe.drivers.docker.containers.uid_allocation import UnixUsers
 from jobscribe.protocol.errors import CODES, Refusal
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other unix users: run the tests as root")

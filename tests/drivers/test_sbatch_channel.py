@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.drivers.sbatch import channel as channels
-from jobscribe.drivers.sbatch.channel import OUT_BYTES, ChannelError, LocalChannel, local_channel
-from jobscribe.protocol.clusters import Cluster
+from jobscribe.drivers.sbatch.login_node import channel as channels
+from jobscribe.drivers.sbatch.login_node.channel import OUT_BYTES, ChannelError, LocalChannel, local_channel
+from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime import processes
 

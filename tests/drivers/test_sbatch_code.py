@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.agent import unpacking
-from jobscribe.drivers.sbatch import code, sites
-from jobscribe.drivers.sbatch.channel import Ran
-from jobscribe.drivers.sbatch.wheels import Python, best, fits
-from jobscribe.protocol.clusters import Cluster
+from jobscribe.agent.login_node import code_unpacker as unpacking
+from jobscribe.drivers.sbatch.login_node import code_archive as code, site as sites
+from jobscribe.drivers.sbatch.login_node.channel import Ran
+from jobscribe.drivers.sbatch.login_node.wheel_tags import Python, best, fits
+from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -208,7 +208,7 @@ async def signed_in(ground: Ground, monkeypatch: pytest.MonkeyPatch, **more: Any
     async def connect(*_: Any) -> Ssh:
         return channel
 
-    monkeypatch.setattr("jobscribe.drivers.sbatch.sign_in.connect", connect)
+    monkeypatch.setattr("jobscribe.drivers.sbatch.ssh.sign_in.connect", connect)
     driver = ground.driver(ground.cluster(access="ssh", **more))
     await driver.sign_in(KEY.uid, "hpc", object())
     return driver, channel
@@ -230,7 +230,7 @@ async def test_an_agent_runs_from_what_was_sent_and_it_is_sent_once(ground: Grou
     monkeypatch.setattr("jobscribe.drivers.sbatch.driver._LOOKED_SECS", 0.0)
     await driver.start(SPEC)
     assert sum("import sys;n=int" in argv for argv in channel.argvs) == 3, "it may have been taken away since"
-    assert sum(argv.endswith("agent.remote probe") for argv in channel.argvs) == 1, "it was seen to work"
+    assert sum(argv.endswith("agent.login_node probe") for argv in channel.argvs) == 1, "it was seen to work"
     assert not any("import" in argv and "SecretToken" in argv for argv in channel.argvs)
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.drivers.driver import Found
-from jobscribe.drivers.sbatch import sites
-from jobscribe.protocol.batch import Wishes
+from jobscribe.drivers.contracts import Found
+from jobscribe.drivers.sbatch.login_node import site as sites
+from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
@@ -55,7 +55,7 @@ async def sign_in(driver: Any, channel: Ssh, monkeypatch: pytest.MonkeyPatch) ->
     async def connect(*_: Any) -> Ssh:
         return channel
 
-    monkeypatch.setattr("jobscribe.drivers.sbatch.sign_in.connect", connect)
+    monkeypatch.setattr("jobscribe.drivers.sbatch.ssh.sign_in.connect", connect)
     await driver.sign_in(KEY.uid, "hpc", object())
 
 
@@ -313,7 +313,7 @@ async def test_a_start_that_is_killed_in_the_middle_leaves_one_or_none(ground: G
         "with the agent": lambda: bool(ground.agents()),
     }[when]
     await until(reached, when)
-    found = [p.pid for p in processes.table().values() if b"agent.remote\0start\0" in processes._read(f"/proc/{p.pid}/cmdline") and p.parent == os.getpid()]
+    found = [p.pid for p in processes.table().values() if b"agent.login_node\0start\0" in processes._read(f"/proc/{p.pid}/cmdline") and p.parent == os.getpid()]
     assert found or when == "with the agent"  # then it may have been faster
     for pid in found:
         os.kill(pid, signal.SIGKILL)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from jobscribe.drivers.sbatch import sites
-from jobscribe.drivers.sbatch.channel import Ran
+from jobscribe.drivers.sbatch.login_node import site as sites
+from jobscribe.drivers.sbatch.login_node.channel import Ran
 from jobscribe.protocol.errors import Refusal
 from sbatch_ground import KEY, SPEC, Ground, Ssh, made_ground
 from test_sbatch_driver import signed_in
@@ -29,7 +29,7 @@ class Liar(Ssh):
         self.text = text
 
     async def run(self, argv: Any, stdin: bytes = b"", secs: float = 30.0) -> Any:
-        if "jobscribe.agent.remote" in argv:
+        if "jobscribe.agent.login_node" in argv:
             return Ran(0, self.text, b"")
         return await super().run(argv, stdin, secs)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.drivers.sbatch import logs
+from jobscribe.drivers.sbatch import log_archive as logs
 from jobscribe.protocol.redaction import Redactor
 
 SECRET = "SecretTokenOfTheAgent0123456789a"

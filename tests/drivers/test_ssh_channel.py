@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from jobscribe.drivers.sbatch.channel import OUT_BYTES, ChannelError
-from jobscribe.drivers.sbatch.sign_in import Credentials, connect
-from jobscribe.drivers.sbatch.ssh_channel import SshChannel
+from jobscribe.drivers.sbatch.login_node.channel import OUT_BYTES, ChannelError
+from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.errors import Refusal
 from ssh_ground import Site, enter, new_log, served
 

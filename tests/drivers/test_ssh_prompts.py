@@ -1,7 +1,7 @@
 """What a site's login asks is understood from its words; what it says is shown as one harmless line."""
 
 import pytest
-from jobscribe.drivers.sbatch.prompts import asked, meaning, plain, quoted
+from jobscribe.drivers.sbatch.ssh.prompts import asked, meaning, plain, quoted
 
 
 @pytest.mark.parametrize(

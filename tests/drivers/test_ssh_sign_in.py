@@ -14,12 +14,12 @@ from typing import Any
 
 import asyncssh
 import pytest
-from jobscribe.drivers.sbatch.sign_in import Credentials, connect
-from jobscribe.drivers.sbatch.ssh_channel import SshChannel
-from jobscribe.protocol.clusters import LoginHost
+from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
+from jobscribe.protocol.clusters.cluster import LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.lag import LoopLag
+from jobscribe.runtime.event_loop_lag import LoopLag
 from ssh_ground import HOST_KEY, Round, Site, enter, new_log, public, served
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
@@ -507,11 +507,11 @@ async def make_a_mistake(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> No
 
     async with served(Site(password="x")) as site:
         with monkeypatch.context() as patch:
-            patch.setattr("jobscribe.drivers.sbatch.entering._options", broken)
+            patch.setattr("jobscribe.drivers.sbatch.ssh.host_attempts._options", broken)
             with pytest.raises(Refusal) as e:
                 await connect(site.cluster(), Credentials(user="ann", password=fresh()), log)
         assert e.value.code == "signInUnreachable" and "ZeroDivisionError" in e.value.sentence
-        assert "ZeroDivisionError at entering.py:" in output.text and "broken" in output.text
+        assert "ZeroDivisionError at host_attempts.py:" in output.text and "broken" in output.text
         assert e.value.__context__ is None and e.value.__cause__ is None
         told += [output.text, repr(e.value), *traceback.format_exception(e.value)]
 

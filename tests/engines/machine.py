@@ -131,7 +131,7 @@ class Machine:
         base = os.path.realpath(sys.executable)
         self.sh("cd /root/source\n" + program.replace(install, "").replace("python3 -m venv ", f"{base} -m venv --without-pip "))
         self.fill(self.current())
-        probe = "import jobscribe.supervisor.app, jobscribe.web.server, jobscribe.agent.main"
+        probe = "import jobscribe.supervisor.app, jobscribe.web.server.processes, jobscribe.agent.process"
         said = self.run("runuser", "-u", "jobscribe", "--", "/opt/jobscribe/current/bin/python", "-c", probe, code=None)
         if "PermissionError" in said or "ModuleNotFoundError" in said:
             pytest.skip("another user cannot read the packages that the tests run with: install them with umask 022")

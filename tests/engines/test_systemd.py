@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from machine import ROOT, SERVER, STATE, SUPERVISOR, UID, WAITS, Job, Machine, recipes, until
 
-from jobscribe.cli.serve import NOT_LIKE_THIS
-from jobscribe.runtime.sessions import log_files
+from jobscribe.cli.services.up import NOT_LIKE_THIS
+from jobscribe.runtime.log.session_folders import log_files
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -236,7 +236,7 @@ def test_the_journal_has_every_line_once(machine: Machine) -> None:
     written = Counter(HEAD.sub("", line, count=1) for line in [*_own_lines(machine)[before:], *agents])
     # the restart's agents may be writing still: the journal is read last, and may have more
     journal = Counter(machine.journal(since=since, own=True))
-    assert len(written) > 8 and any(line.startswith("agent/main.py:") for line in written)
+    assert len(written) > 8 and any(line.startswith("agent/process.py:") for line in written)
     assert {line: journal[line] for line in written} == dict(written)
     assert journal[f"jobscribe ready at http://127.0.0.1:8001 root={STATE}"] == 2
 

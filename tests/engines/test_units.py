@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from jobscribe.cli.serve import NOT_LIKE_THIS
+from jobscribe.cli.services.up import NOT_LIKE_THIS
 from jobscribe.protocol.errors import CODES
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

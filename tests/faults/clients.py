@@ -14,8 +14,8 @@ from places import dice
 from real_site import Site, jid_of, req_id, until
 from witness import Witness
 
-from jobscribe.client.http import Client
-from jobscribe.client.replies import RunState
+from jobscribe.client.sync_client import Client
+from jobscribe.client.api.replies import RunState
 
 #: Users whose runs these are.
 UIDS = ("KillSup1", "KillSup2")

@@ -42,7 +42,7 @@ def everybodys_python() -> tuple[str, str] | None:
     for python, path in ((sys.executable, PYTHON_PATH), (f"/usr/bin/python{version}", packages), (f"/usr/local/bin/python{version}", packages)):
         try:
             tried = subprocess.run(
-                [python, "-P", "-c", "import jobscribe.supervisor.app, jobscribe.cli, jobscribe.agent.main"], capture_output=True, cwd="/",
+                [python, "-P", "-c", "import jobscribe.supervisor.app, jobscribe.cli, jobscribe.agent.process"], capture_output=True, cwd="/",
                 env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, preexec_fn=lambda: become(ORDINARY), check=False,
             )
         except OSError:  # it may not be executed by that user, or is not there

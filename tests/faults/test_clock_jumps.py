@@ -22,7 +22,7 @@ from link.set_clock import DAY, HOUR, SetClock
 from link.stamped import NOTICED_SECS, PINGS, PING_SECS, ROOM, SOAK, Stamps, agent_log, diverted, jid_of, sites, told
 from real_site import UID, Site, until
 
-from jobscribe.protocol import tickets
+from jobscribe.protocol.api import tickets
 
 MakeSite = Callable[..., Site]
 #: Durations are right within a second; with room. What is too soon, or longer than can be, no busy machine excuses.

@@ -16,7 +16,7 @@ from places import SOAK, new_site
 from real_site import Site, jid_of, spec, until
 from witness import Witness
 
-from jobscribe.runtime.crashpoints import POINTS, VARIABLE, arm, reached
+from jobscribe.runtime.failpoints import POINTS, VARIABLE, arm, reached
 
 UID = "CrashUid"
 DEADLINE_SECS = 60.0

@@ -11,7 +11,7 @@ from loop_lag import check_lag
 from places import ROOM, share
 from real_site import Site, fresh_nap, jid_of, naps, spec, until
 
-from jobscribe.protocol import tickets
+from jobscribe.protocol.api import tickets
 
 UNREAD = 40
 

@@ -15,7 +15,7 @@ from places import ROOM, dice, share
 from real_site import Site, jid_of, req_id, until
 from witness import Witness
 
-from jobscribe.client.http import Client
+from jobscribe.client.sync_client import Client
 
 CYCLES = share(3, 200)
 LONG, QUEUED, SLOTS_LEFT = 50, 6, 3

@@ -14,8 +14,8 @@ from places import ROOM
 from real_site import Site, jid_of, req_id, spec, until
 from witness import Witness
 
-from jobscribe.client.errors import ClientError
-from jobscribe.client.http import Client
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client
 
 #: A status is true again so long after a restart, and a drained supervisor has ended (seconds).
 TRUE_SECS = END_SECS = 5

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "supervisor"))
 
 from office import WALL, Agent, Office
 
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import op_id
-from jobscribe.protocol.messages import Execution, RunStatusUpdate
-from jobscribe.supervisor import engine as engine_module
+from jobscribe.protocol.wire.messages import Execution, RunStatusUpdate
+from jobscribe.supervisor.engine import decision_loop as engine_module
 
 LIVES, USERS = share(3_000, 100_000), 20
 CONTAINERS = (dict, list, set, deque, OrderedDict, Counter)

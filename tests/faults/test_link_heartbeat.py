@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.protocol.heartbeat import Heartbeat, Pace
+from jobscribe.protocol.wire.heartbeat import Heartbeat, Pace
 
 PACES = [Pace(20.0, 10.0), Pace(0.5, 0.25), Pace(3.0, 3.0), Pace(600.0, 1.0)]
 

@@ -19,11 +19,11 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
-from jobscribe.agent import link as link_module
-from jobscribe.agent.backoff import AWAY_SECS, FIRST, GOOD_SECS, LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, REPORT_SECS, Backoff, may_leave
-from jobscribe.agent.link import Link, read_address
+from jobscribe.agent.session import websocket as link_module
+from jobscribe.agent.session.backoff import AWAY_SECS, FIRST, GOOD_SECS, LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, REPORT_SECS, Backoff, may_leave
+from jobscribe.agent.session.websocket import Link, read_address
 from jobscribe.protocol.ids import AgentKey, parse_token
-from jobscribe.protocol.messages import Alive, Execution
+from jobscribe.protocol.wire.messages import Alive, Execution
 
 KEY = AgentKey("local", "sequential", "LinkUsr1", "localhost")
 ALIVE = Alive(agent_id="a" * 32, agent_key=KEY, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from real_site import PYTHON_PATH, UID, Site, jid_of, shell, until
 
-from jobscribe.agent import cgroup_mounts
+from jobscribe.agent.keeper.linux import cgroup_mounts
 
 #: More than all of jobscribe's own processes need together.
 LIMIT = 768 << 20

@@ -19,9 +19,9 @@ from link.known_agents import alive_of, tell_of_agents, token_of
 from link.stamped import ROOM, SOAK, Stamps, sites, told
 from real_site import Site, until
 
-from jobscribe.agent.link import Link
+from jobscribe.agent.session.websocket import Link
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Snapshot
+from jobscribe.protocol.wire.messages import Snapshot
 
 AGENTS = 1000
 IDLE_BYTES, SETTLED_SECS, ANSWER_SECS = 25 * 1024, 10.0, 1.0

@@ -20,10 +20,10 @@ from link.known_agents import alive_of, tell_of_agents, token_of
 from link.stamped import ROOM, SOAK, Stamps, sites
 from real_site import Site
 
-from jobscribe.protocol.codec import Encoder
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.wire.codec import Encoder
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import CallReply, Execution, LogChunk, OpError, RunReport, RunStatusUpdate, Snapshot
+from jobscribe.protocol.wire.messages import CallReply, Execution, LogChunk, OpError, RunReport, RunStatusUpdate, Snapshot
 
 KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
 FRAMES, WARM = (200_000, 5_000) if SOAK else (20_000, 3_000)

@@ -41,7 +41,7 @@ def test_run_2_a_killed_job_command_is_an_error_and_takes_everything_along(brows
     simulation, nap = telling(browser)
     browser.run(simulation)
     child, sid = asleep(nap), simulation["simulationId"].encode()
-    ours = {p for p, line in site.everybody().items() if b"jobscribe.agent.job_cmd" in line and sid in line}
+    ours = {p for p, line in site.everybody().items() if b"jobscribe.agent.jobs.job_command" in line and sid in line}
     (command,) = (p for p in ours if parent(p) not in ours)
     site.kill(command)
     said = until(lambda: (s := browser.status(simulation))["over"] and s, "its end is told", GONE_SECS)

@@ -23,7 +23,7 @@ from browser import Browser
 from real_site import Site, naps, rss, texts_below, until
 from watching import ANSWER_SECS, CANCEL_SECS, agent_id, asleep, record, running, telling, within
 
-from jobscribe.protocol.messages import RunReport, RunStatusUpdate
+from jobscribe.protocol.wire.messages import RunReport, RunStatusUpdate
 from jobscribe.runtime import processes
 
 LONG = 600.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "apps", "cli", "client", "db", "drivers", "protocol", "runtime", "service", "supervisor", "web")
+PRODUCT = ("agent", "apps", "cli", "client", "db", "diagnosis", "drivers", "protocol", "runtime", "schema", "service", "supervisor", "web")
 AGENT_PACKAGES = {"tornado", "msgpack", "msgspec", "psutil"}
 VERSION = next(
     line.split('"')[1] for line in (ROOT / "protocol/version.py").read_text(encoding="utf-8").splitlines() if line.startswith("VERSION = ")
@@ -27,7 +27,7 @@ def run(*args: str | pathlib.Path, code: int = 0, **env: str) -> str:
 
 
 def test_the_wheel_holds_every_module_of_the_product_and_nothing_else(built: Any) -> None:
-    product = {"__init__.py", "py.typed", "service/exit_table.yml", *(n for n in built.tree if n.endswith(".py") and n.split("/")[0] in PRODUCT)}
+    product = {"__init__.py", "py.typed", "service/site/exit_table.yml", *(n for n in built.tree if n.endswith(".py") and n.split("/")[0] in PRODUCT)}
     product |= {n for n in built.tree if n.startswith(("web/static/", "etc/systemd/"))}
     info = f"jobscribe-{VERSION}.dist-info/"
     packed = {n for n in built.names if not n.startswith(info)}

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jobscribe.protocol import messages as m
-from jobscribe.protocol.batch import BatchState, ClusterNews, Partition, Wishes
-from jobscribe.protocol.exits import ExitFacts, ExitInfo
+from jobscribe.protocol.wire import messages as m
+from jobscribe.protocol.clusters.batch import BatchState, ClusterNews, Partition, Wishes
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
 
 # how fast examples are found says something about this machine, and nothing about the product

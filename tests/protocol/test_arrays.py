@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobscribe.protocol.arrays import Indices, expand, index_of, model_of, parse_indices, prefix_of, text_of
+from jobscribe.protocol.api.job_arrays import Indices, expand, index_of, model_of, parse_indices, prefix_of, text_of
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import MAX_BULK, RunSpec
+from jobscribe.protocol.api.requests import MAX_BULK, RunSpec
 
 
 def spec(**fields: object) -> RunSpec:

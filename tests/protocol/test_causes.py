@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from jobscribe.protocol import last_words
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE
-from jobscribe.protocol.diagnosis import Table, agrees, diagnose
-from jobscribe.protocol.exits import BY_SCHEDULER, FAULTS, ExitFacts, ExitInfo
-from jobscribe.protocol.refining import by_facts, of_exit, refined
-from jobscribe.protocol.status import EndReason, QueueState, Status, StopReason
-from jobscribe.service.exit_table import load
+from jobscribe.diagnosis import output_patterns as last_words
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.diagnosis.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE
+from jobscribe.diagnosis.exit_table import Table, agrees, diagnose
+from jobscribe.protocol.jobs.exit_info import BY_SCHEDULER, FAULTS, ExitFacts, ExitInfo
+from jobscribe.diagnosis.classification import by_facts, of_exit, refined
+from jobscribe.protocol.jobs.status import EndReason, QueueState, Status, StopReason
+from jobscribe.service.site.exit_table_file import load
 
 SHELL, NO_SHELL = ExitFacts(via_shell=True), ExitFacts(via_shell=False)
 TRACEBACK = 'Traceback (most recent call last):\n  File "solve.py", line 12, in main\n    step(n)\n  File "solve.py", line 3, in step\nValueError: negative volume'

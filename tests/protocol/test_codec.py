@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.protocol import messages as m
-from jobscribe.protocol.batch import BatchState, ClusterNews, Partition, Wishes
-from jobscribe.protocol.codec import (
-    MAX_BATCH, MAX_CHUNKS, MAX_DEPTH, MAX_FRAME, MAX_ITEMS, MAX_KEYS, MAX_LOST, MAX_MESSAGE, Decoder, Encoder, FrameError,
-)
-from jobscribe.protocol.exits import ExitFacts, ExitInfo
+from jobscribe.protocol.wire import messages as m
+from jobscribe.protocol.clusters.batch import BatchState, ClusterNews, Partition, Wishes
+from jobscribe.protocol.wire.codec import MAX_BATCH, MAX_CHUNKS, MAX_DEPTH, MAX_FRAME, MAX_ITEMS, MAX_KEYS, MAX_LOST, MAX_MESSAGE, Decoder, Encoder, FrameError
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
 
 # ---- arbitrary messages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.protocol.codec import Decoder, Encoder, FrameError
+from jobscribe.protocol.wire.codec import Decoder, Encoder, FrameError
 from jobscribe.protocol.errors import CODES
 
 FRAMES = 24_000

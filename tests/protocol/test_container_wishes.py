@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.protocol.container_wishes import image_problem, plain_path, refusal, twice, volume_problem
-from jobscribe.protocol.fields import fits
+from jobscribe.schema.jobs.container_rules import image_problem, plain_path, refusal, twice, volume_problem
+from jobscribe.schema.fields import fits
 from jobscribe.protocol.ids import Arg
-from jobscribe.protocol.roles import Image
+from jobscribe.protocol.jobs.roles import Image
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 OWN = "/srv/users/user0001"

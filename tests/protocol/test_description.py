@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.protocol.description import JOB, MAX_AFTER, MAX_BYTES, MAX_JOBS, JobRuns, described, runs
-from jobscribe.protocol.described_roles import ROLE
-from jobscribe.protocol.fields import MAX_PROBLEMS, BadDescription, Problem, above, element, member
-from jobscribe.protocol.requests import MAX_BULK, RunSpec
-from jobscribe.protocol.roles import MAX_PORTS, MAX_ROLES, MAX_TASKS, After, Port, Retry, TaskRole
+from jobscribe.schema.jobs.description import JOB, MAX_AFTER, MAX_BYTES, MAX_JOBS, JobRuns, described, runs
+from jobscribe.schema.jobs.role_fields import ROLE
+from jobscribe.schema.fields import MAX_PROBLEMS, BadDescription, Problem, above, element, member
+from jobscribe.protocol.api.requests import MAX_BULK, RunSpec
+from jobscribe.protocol.jobs.roles import MAX_PORTS, MAX_ROLES, MAX_TASKS, After, Port, Retry, TaskRole
 
 UID = "user0001"
 

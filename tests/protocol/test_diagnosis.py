@@ -4,10 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobscribe.protocol.diagnosis import (
-    BUILT_IN, EXCERPT_BYTES, EXCERPT_LINES, LINE_CHARS, SEEN_CHARS, Row, Table, When, diagnose, excerpt,
-)
-from jobscribe.protocol.exits import FAULTS, ExitFacts, ExitInfo
+from jobscribe.diagnosis.exit_table import BUILT_IN, EXCERPT_BYTES, EXCERPT_LINES, LINE_CHARS, SEEN_CHARS, Row, Table, When, diagnose, excerpt
+from jobscribe.protocol.jobs.exit_info import FAULTS, ExitFacts, ExitInfo
 
 PLAIN = Table()
 SHELL = ExitFacts(via_shell=True)

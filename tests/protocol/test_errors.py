@@ -8,7 +8,7 @@ import pytest
 from jobscribe.protocol.errors import CODES, Refusal
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "apps", "cli", "client", "db", "drivers", "protocol", "runtime", "service", "supervisor", "web")
+PRODUCT = ("agent", "apps", "cli", "client", "db", "diagnosis", "drivers", "protocol", "runtime", "schema", "service", "supervisor", "web")
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -7,8 +7,8 @@ To change the wire: raise PROTOCOL_VERSION, keep this file, add one for the new 
 import pathlib
 from typing import Any
 
-from jobscribe.protocol.codec import Decoder, Encoder
-from jobscribe.protocol.messages import PROTOCOL_VERSION
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import PROTOCOL_VERSION
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 

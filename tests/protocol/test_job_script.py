@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobscribe.protocol.job_script import exports, script
+from jobscribe.protocol.launch.job_script import exports, script
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import TaskSpec
+from jobscribe.protocol.wire.messages import TaskSpec
 
 TOKEN = Token("user1234-sim12345-command", 17, 2, "worker", 3)
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"]}

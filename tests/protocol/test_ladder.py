@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.exits import ExitFacts, ExitInfo
-from jobscribe.protocol.ladder import NEAR, RUNGS, climb, killed_by, mib
-from jobscribe.protocol.refining import of_exit, refined
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
+from jobscribe.diagnosis.kill_attribution import NEAR, RUNGS, climb, killed_by, mib
+from jobscribe.diagnosis.classification import of_exit, refined
 
 OOM = "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB"
 GIB = 2**30

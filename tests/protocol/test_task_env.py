@@ -11,9 +11,9 @@ import sys
 
 import msgspec
 import pytest
-from jobscribe.protocol import task_env
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import MAX_TASKS, Place, Port, TaskRole
+from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import MAX_TASKS, Place, Port, TaskRole
 
 GOLDEN = pathlib.Path(__file__).parent / "golden_env"
 JID, SERIAL, ATTEMPT = "user0001-sim00001-command", 1_700_000_000, 2

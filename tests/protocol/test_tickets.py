@@ -5,7 +5,7 @@ import base64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobscribe.protocol import tickets
+from jobscribe.protocol.api import tickets
 from jobscribe.protocol.errors import Refusal
 
 NOW, UID = 1_700_000_000.25, "TickUsr1"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobscribe.runtime import admission as module
-from jobscribe.runtime.admission import Admission, Entry, Limits, Peer, is_scarce
+from jobscribe.runtime.connections import admission as module
+from jobscribe.runtime.connections.admission import Admission, Entry, Limits, Peer, is_scarce
 
 ALICE, BOB, ROOT = Peer("unix user 1001"), Peer("unix user 1002"), Peer("unix user 0", own=True)
 PROXY = Peer("unix user 33", trusted=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.runtime.journal import Journal, is_journal
-from jobscribe.runtime.log import Log, Record
+from jobscribe.runtime.log.journald import Journal, is_journal
+from jobscribe.runtime.log.logger import Log, Record
 
 JID = "EPRSqtUW-IVh7w74d-model"
 CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
@@ -90,18 +90,18 @@ def journal_at(place: Place, patience_secs: float = 0.0) -> Journal:
 
 
 def record(message: str, trace: str = "", **ids: str) -> Record:
-    return Record(1_582_580_351.0, 14458, 0, "supervisor", "supervisor/hub.py:173:receive", message, ids, trace)
+    return Record(1_582_580_351.0, 14458, 0, "supervisor", "supervisor/connections/hub.py:173:receive", message, ids, trace)
 
 
 def messages(place: Place) -> list[str]:
-    return [r["MESSAGE"].removeprefix("supervisor/hub.py:173:receive ") for r in place.taken()]
+    return [r["MESSAGE"].removeprefix("supervisor/connections/hub.py:173:receive ") for r in place.taken()]
 
 
 def test_a_record_has_fields_that_it_is_found_by(place: Place) -> None:
     journal_at(place).put(record("opName=run = {x}", jid=JID, op="pb5uQ2", agent="WUt4", uid="EPRSqtUW"))
     assert place.taken() == [{
-        "MESSAGE": "supervisor/hub.py:173:receive opName=run = {x}", "PRIORITY": "6", "SYSLOG_IDENTIFIER": "jobscribe-supervisor",
-        "CODE_FILE": "supervisor/hub.py", "CODE_LINE": "173", "CODE_FUNC": "receive",
+        "MESSAGE": "supervisor/connections/hub.py:173:receive opName=run = {x}", "PRIORITY": "6", "SYSLOG_IDENTIFIER": "jobscribe-supervisor",
+        "CODE_FILE": "supervisor/connections/hub.py", "CODE_LINE": "173", "CODE_FUNC": "receive",
         "JOBSCRIBE_JID": JID, "JOBSCRIBE_OP": "pb5uQ2", "JOBSCRIBE_AGENT": "WUt4", "JOBSCRIBE_UID": "EPRSqtUW",
     }]
 
@@ -110,7 +110,7 @@ def test_an_exception_is_an_error_and_its_traceback_a_field_of_its_own(place: Pl
     trace = "Traceback (most recent call last):\n  File x\nMESSAGE=forged\nValueError: größer\n"
     journal_at(place).put(record("failed", trace))
     (said,) = place.taken()
-    assert (said["PRIORITY"], said["JOBSCRIBE_TRACEBACK"], said["MESSAGE"]) == ("3", trace, "supervisor/hub.py:173:receive failed")
+    assert (said["PRIORITY"], said["JOBSCRIBE_TRACEBACK"], said["MESSAGE"]) == ("3", trace, "supervisor/connections/hub.py:173:receive failed")
 
 
 def test_what_a_log_says_is_cut_and_redacted_as_in_its_lines(place: Place) -> None:

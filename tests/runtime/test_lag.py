@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.runtime import lag as lag_module
-from jobscribe.runtime.lag import LoopLag
+from jobscribe.runtime import event_loop_lag as lag_module
+from jobscribe.runtime.event_loop_lag import LoopLag
 
 
 def lived(main: Coroutine[Any, Any, None], start: Coroutine[Any, Any, None] | None = None) -> tuple[dict[str, Any], list[str]]:

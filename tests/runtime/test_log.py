@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.runtime.log import Direct, Log, Record, capture_logging, log_uncaught
-from jobscribe.runtime.outputs import RotatingFile, Stream
+from jobscribe.runtime.log.logger import Direct, Log, Record, capture_logging, log_uncaught
+from jobscribe.runtime.log.destinations import RotatingFile, Stream
 
 CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 LINE = re.compile(r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d [ \d]{5} [ \d]{5} \S+:\d+:\S+ .*\n")
@@ -58,8 +58,8 @@ def test_a_line_reads_like_the_debugging_guides(out: Lines, log: Log) -> None:
 
 
 def test_the_path_of_the_product_is_relative_to_the_package(out: Lines, log: Log) -> None:
-    log.adopt(logging.LogRecord("n", logging.INFO, sys.modules["jobscribe.runtime.log"].__file__ or "", 7, "m", (), None, "f"))
-    assert " runtime/log.py:7:f INFO:n:m\n" in out.text
+    log.adopt(logging.LogRecord("n", logging.INFO, sys.modules["jobscribe.runtime.log.logger"].__file__ or "", 7, "m", (), None, "f"))
+    assert " runtime/log/logger.py:7:f INFO:n:m\n" in out.text
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_ends_a_thread_is_logged(out: Lines, log: Log, monkeypatch: pytest.
 
 def test_it_needs_the_standard_library_only() -> None:
     code = (
-        "import sys; before = set(sys.modules); import jobscribe.runtime.log, jobscribe.runtime.outputs, jobscribe.runtime.clock\n"
+        "import sys; before = set(sys.modules); import jobscribe.runtime.log.logger, jobscribe.runtime.log.destinations, jobscribe.runtime.clock\n"
         "print(sorted({m.partition('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from jobscribe.runtime.outputs import Stream, takes
+from jobscribe.runtime.log.destinations import Stream, takes
 
 
 class Pipe:
@@ -97,6 +97,6 @@ def test_files_and_broken_pipes_take_everything_at_once(pipe: Pipe) -> None:
 @pytest.mark.timeout(30)
 def test_a_keeper_that_nobody_reads_goes_on(pipe: Pipe) -> None:
     pipe.fill()
-    code = "from jobscribe.agent.keeping.say import say\nfor _ in range(3): say('a line')\nprint('went on')"
+    code = "from jobscribe.agent.keeper.loop.log import say\nfor _ in range(3): say('a line')\nprint('went on')"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=pipe.text, timeout=20, check=True)
     assert done.stdout == b"went on\n"

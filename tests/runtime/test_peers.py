@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.runtime import peers
-from jobscribe.runtime.peers import owner
+from jobscribe.runtime.connections import socket_owner as peers
+from jobscribe.runtime.connections.socket_owner import owner
 
 KERNELS = pytest.mark.parametrize("tables", [None, peers._TABLES], ids=["asked", "listed"])
 

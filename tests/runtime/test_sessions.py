@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.runtime import sessions
-from jobscribe.runtime.outputs import RotatingFile
+from jobscribe.runtime.log import session_folders as sessions
+from jobscribe.runtime.log.destinations import RotatingFile
 
 NOW = 1_795_300_000.0
 

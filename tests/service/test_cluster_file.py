@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm.header import OURS
-from jobscribe.protocol.batch import Wishes
-from jobscribe.protocol.batch_wishes import RESERVED
-from jobscribe.protocol.clusters import Cluster, Clusters, Limits, LoginHost
+from jobscribe.agent.slurm.sbatch_directives import OURS
+from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.schema.jobs.batch_rules import RESERVED
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from jobscribe.protocol.errors import Refusal
-from jobscribe.service import safety
-from jobscribe.service.cluster_file import FORMS, load, read
-from jobscribe.service.config import load as load_settings
-from jobscribe.service.settings import DriverSettings, SbatchSettings, Settings, SupervisorSettings
+from jobscribe.service.site import startup_checks as safety
+from jobscribe.service.site.cluster_file import FORMS, load, read
+from jobscribe.service.settings.loader import load as load_settings
+from jobscribe.service.settings.settings import DriverSettings, SbatchSettings, Settings, SupervisorSettings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOOD = "clusters:\n  - name: a\n"
@@ -395,19 +395,19 @@ def test_the_page_knows_who_runs_as_whom_and_the_rule_of_sudo_is_one(tmp_path: p
 
 def test_the_files_steps_and_waits_on_the_page_are_those_of_the_code() -> None:
     from jobscribe.agent.batch.ledger import BATCH
-    from jobscribe.agent.slurm.marks import BATCH_LOG, BATCH_SCRIPT
-    from jobscribe.agent.slurm.reasons import IMPOSSIBLE
-    from jobscribe.drivers.sbatch.checking import ADVICE
+    from jobscribe.agent.slurm.script_markers import BATCH_LOG, BATCH_SCRIPT
+    from jobscribe.agent.slurm.pending_reasons import IMPOSSIBLE
+    from jobscribe.drivers.sbatch.cluster_check import ADVICE
 
     scientists = "## For scientists"
     assert {BATCH, BATCH_LOG, BATCH_SCRIPT} <= words(rows(scientists))
     assert set(ADVICE) | {"user", "shared"} == words(rows("## Looking at it", "\n### Logs"))
-    core = "".join((ROOT / "supervisor" / "core" / name).read_text() for name in ("status.py", "batch_status.py"))
+    core = "".join((ROOT / "supervisor" / "core" / "status" / name).read_text() for name in ("run_status.py", "batch_status.py"))
     waits = words([row for row in rows(scientists) if row[0].strip("`").replace("_", "").replace("`, `", "").isalpha() and "-" not in row[0]])
     assert {"sign_in", "slurm", "agent", "op_slot", "cpu_slot"} <= waits and [w for w in ("sign_in", "slurm", "agent", "op_slot", "cpu_slot") if f'"{w}"' not in core] == []
     named = re.findall(r"`(\w+)`", PAGE.partition("A reason that can never pass (")[2].partition(")")[0])
     assert len(named) == 4 and set(named) <= set(IMPOSSIBLE)
-    from jobscribe.protocol.batch_wishes import RESERVED
+    from jobscribe.schema.jobs.batch_rules import RESERVED
 
     cannot = re.findall(r"`(\w+)`", PAGE.partition("or start a job more than once\n(")[2].partition("...)")[0])
     assert len(cannot) == 6 and set(cannot) <= set(RESERVED)

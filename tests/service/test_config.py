@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.service.config import JOB_NAMES, load, show
-from jobscribe.service.settings import SETTINGS, LimitSettings, Settings, SlotSettings, SupervisorSettings, value_of
+from jobscribe.service.settings.loader import JOB_NAMES, load, show
+from jobscribe.service.settings.settings import SETTINGS, LimitSettings, Settings, SlotSettings, SupervisorSettings, value_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

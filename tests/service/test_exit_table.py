@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.diagnosis import LINE_CHARS, SEEN_CHARS, Row, Table, classified, diagnose
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.diagnosis.exit_table import LINE_CHARS, SEEN_CHARS, Row, Table, classified, diagnose
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import BY_SCHEDULER, FAULTS, ExitInfo
-from jobscribe.protocol.status import StopReason
-from jobscribe.service import log_rules, safety
-from jobscribe.service.exit_table import SHIPPED, load
-from jobscribe.service.plain_yaml import DEPTH, MAX_BYTES, Unreadable, parsed
-from jobscribe.service.settings import ExitSettings, Settings, SupervisorSettings
+from jobscribe.protocol.jobs.exit_info import BY_SCHEDULER, FAULTS, ExitInfo
+from jobscribe.protocol.jobs.status import StopReason
+from jobscribe.diagnosis import pattern_cost as log_rules
+from jobscribe.service.site import startup_checks as safety
+from jobscribe.service.site.exit_table_file import SHIPPED, load
+from jobscribe.schema.text.yaml_subset import DEPTH, MAX_BYTES, Unreadable, parsed
+from jobscribe.service.settings.settings import ExitSettings, Settings, SupervisorSettings
 
 TABLE = load(None)
 EVERY_EXIT = [

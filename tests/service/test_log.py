@@ -12,9 +12,9 @@ import pytest
 from pykern import pkdebug
 
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.runtime.log import Direct, Record
-from jobscribe.service.log import PkdebugSink, open_log
-from jobscribe.service.settings import LogSettings
+from jobscribe.runtime.log.logger import Direct, Record
+from jobscribe.service.log.sink import PkdebugSink, open_log
+from jobscribe.service.settings.settings import LogSettings
 
 CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 
@@ -46,7 +46,7 @@ def sink(out: Lines) -> Iterator[PkdebugSink]:
     pkdebug.init()
 
 
-def record(message: str, where: str = "supervisor/hub.py:173:receive", trace: str = "") -> Record:
+def record(message: str, where: str = "supervisor/connections/hub.py:173:receive", trace: str = "") -> Record:
     return Record(1_582_580_351.0, 14458, 0, "supervisor", where, message, {}, trace)
 
 
@@ -84,7 +84,7 @@ def test_a_line_keeps_the_time_and_place_of_its_call_and_tracebacks_are_indented
     sink.write(record("failed", trace="Traceback (most recent call last):\n  File x\nValueError: y\n"))
     assert sink.flush()
     assert out.text == (
-        "Feb 24 21:39:11 14458     0 supervisor/hub.py:173:receive failed\n"
+        "Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive failed\n"
         "  Traceback (most recent call last):\n    File x\n  ValueError: y\n"
     )
 
@@ -96,7 +96,7 @@ def test_a_place_in_any_directory_is_shown_as_it_is(
         monkeypatch.chdir(folder)
         sink.write(record("m"))
         assert sink.flush()
-    assert out.text == "Feb 24 21:39:11 14458     0 supervisor/hub.py:173:receive m\n" * 3
+    assert out.text == "Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive m\n" * 3
 
 
 def test_pkdebugs_silence_after_five_errors_is_noticed_and_ended(out: Lines, sink: PkdebugSink) -> None:
@@ -112,7 +112,7 @@ def test_pkdebugs_silence_after_five_errors_is_noticed_and_ended(out: Lines, sin
     sink.write(record("after"))
     sink.write(record("again"))
     assert sink.flush()
-    assert out.text.splitlines() == [f"Feb 24 21:39:11 14458     0 supervisor/hub.py:173:receive {m}" for m in ("after", "again")]
+    assert out.text.splitlines() == [f"Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive {m}" for m in ("after", "again")]
     assert sink.revived == 1
     pkdebug.pkdlog("pkdebug speaks again")
     assert "pkdebug speaks again" in out.text
@@ -207,13 +207,13 @@ def test_a_process_that_logs_has_no_pytest_in_it() -> None:
     text = """
 import sys
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
-from jobscribe.runtime.outputs import Stream
-from jobscribe.service.log import PkdebugSink
+from jobscribe.runtime.log.logger import Log
+from jobscribe.runtime.log.destinations import Stream
+from jobscribe.service.log.sink import PkdebugSink
 sink = PkdebugSink(Stream(sys.stdout, 5.0))
 Log("supervisor", Redactor(), sink)("said")
 sink.close()
-import jobscribe.supervisor.app, jobscribe.web.server
+import jobscribe.supervisor.app, jobscribe.web.server.processes
 print(sorted(m for m in sys.modules if m.partition(".")[0] in ("pytest", "_pytest")))
 """
     done = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True, timeout=60)

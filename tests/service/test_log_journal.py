@@ -11,9 +11,9 @@ import pytest
 from pykern import pkdebug
 
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime import journal
-from jobscribe.service.log import open_log
-from jobscribe.service.settings import LogSettings
+from jobscribe.runtime.log import journald as journal
+from jobscribe.service.log.sink import open_log
+from jobscribe.service.settings.settings import LogSettings
 
 
 class Setting:

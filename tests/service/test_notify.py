@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobscribe.service.notify import Notifier
+from jobscribe.service.systemd import Notifier
 
 
 class Listener:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.service.config import load as load_settings
-from jobscribe.service.notify_file import Target, headers_of, load, read, secret_of
-from jobscribe.service.safety import check, problems
+from jobscribe.service.settings.loader import load as load_settings
+from jobscribe.service.site.notification_file import Target, headers_of, load, read, secret_of
+from jobscribe.service.site.startup_checks import check, problems
 
 Write = Callable[[str], str]
 SECRET = "4f1d0c6e2b7a98350fdeca1b"

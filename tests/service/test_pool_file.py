@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.pool import Limits, Pool, PoolHost, Volume
-from jobscribe.service import safety
-from jobscribe.service.config import load as load_settings
-from jobscribe.service.pool_file import FORMS, TLS_DIR, load, read
-from jobscribe.service.settings import DockerSettings, DriverSettings, Settings, SupervisorSettings
+from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
+from jobscribe.service.site import startup_checks as safety
+from jobscribe.service.settings.loader import load as load_settings
+from jobscribe.service.site.pool_file import FORMS, TLS_DIR, load, read
+from jobscribe.service.settings.settings import DockerSettings, DriverSettings, Settings, SupervisorSettings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOST = "  - {name: a, address: 'tcp://127.0.0.1:2376', cpu: 4, memoryMb: 1000}\n"

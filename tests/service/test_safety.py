@@ -7,8 +7,8 @@ import secrets
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.service.safety import check, is_loopback, problems, read_secret
-from jobscribe.service.settings import Settings, SupervisorSettings
+from jobscribe.service.site.startup_checks import check, is_loopback, problems, read_secret
+from jobscribe.service.settings.settings import Settings, SupervisorSettings
 
 
 def private(path: pathlib.Path, text: str, mode: int = 0o600) -> str:

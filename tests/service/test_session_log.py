@@ -10,10 +10,10 @@ import pytest
 from pykern import pkdebug
 
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime import sessions
-from jobscribe.service.log import open_log
-from jobscribe.service.session_log import OwnSession
-from jobscribe.service.settings import LogSettings
+from jobscribe.runtime.log import session_folders as sessions
+from jobscribe.service.log.sink import open_log
+from jobscribe.service.log.session_file import OwnSession
+from jobscribe.service.settings.settings import LogSettings
 
 
 def say(root: Path, component: str, *lines: str, settings: LogSettings | None = None) -> None:

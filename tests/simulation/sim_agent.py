@@ -6,12 +6,10 @@ from sim_keeper import WAY_SECS, Keeper
 from sim_slurm import BatchSide
 from sim_time import Cancel, Life
 
-from jobscribe.agent.session import (
-    Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall,
-)
-from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.agent.session.state_machine import Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Alive, Call, CallReply, FileChunk, LogChunk, OpError, PortsProbed, ProbePorts, TaskSpec, ToAgent
+from jobscribe.protocol.wire.messages import Alive, Call, CallReply, FileChunk, LogChunk, OpError, PortsProbed, ProbePorts, TaskSpec, ToAgent
 
 if TYPE_CHECKING:
     from sim_link import Link

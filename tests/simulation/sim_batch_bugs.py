@@ -6,8 +6,11 @@ from typing import Any
 import msgspec
 from sim_gang_bugs import Patch
 
-from jobscribe.db.events import TaskSubmitted
-from jobscribe.supervisor.core import agency, batch, batch_status, execution, stopping
+from jobscribe.db.events.events import TaskSubmitted
+from jobscribe.supervisor.core.agents import lifecycle as agency
+from jobscribe.supervisor.core.state import cluster_assignment as batch
+from jobscribe.supervisor.core.status import batch_status
+from jobscribe.supervisor.core.runs import reconciler as execution, termination as stopping
 
 
 def hears_no_sign_in() -> list[Patch]:

@@ -10,12 +10,16 @@ from sim_batch_bugs import BATCH_BUGS, RARE_BATCH_BUGS
 from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
 from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
 
-from jobscribe.agent.session import Session
-from jobscribe.db import agent as agent_fold
-from jobscribe.supervisor.core import agency, decide, execution, placement, purging, slots, stopping, tasks
-from jobscribe.supervisor.core.effects import FindTasks, SetTimer
-from jobscribe.supervisor.core.world import Turn, World
-from jobscribe.supervisor.engine import Engine
+from jobscribe.agent.session.state_machine import Session
+from jobscribe.db.events import agent_fold
+from jobscribe.supervisor.core.agents import lifecycle as agency
+from jobscribe.supervisor.core import decide
+from jobscribe.supervisor.core.runs import reconciler as execution, retention as purging, termination as stopping
+from jobscribe.supervisor.core.scheduling import placement, dispatch as tasks
+from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.interface.effects import FindTasks, SetTimer
+from jobscribe.supervisor.core.state.world import Turn, World
+from jobscribe.supervisor.engine.decision_loop import Engine
 
 
 def acts_before_it_is_durable() -> list[Patch]:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 from sim_owed import owed, unmoved
 from sim_time import BEGIN
 
-from jobscribe.db.events import RunRequested, job_stream
-from jobscribe.db.job import evolve
-from jobscribe.db.state import Job, Run, Task
-from jobscribe.protocol.batch import BatchState
+from jobscribe.db.events.events import RunRequested, job_stream
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.events.state import Job, Run, Task
+from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.status import PURGED
-from jobscribe.supervisor.core import rooms, slots
-from jobscribe.supervisor.core.execution import RESTARTED
-from jobscribe.supervisor.core.slots import Ticket
-from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.core.world import World, dir_pool
+from jobscribe.protocol.jobs.status import PURGED
+from jobscribe.supervisor.core.resources import gang_allocator as rooms, concurrency_limits as slots
+from jobscribe.supervisor.core.runs.reconciler import RESTARTED
+from jobscribe.supervisor.core.resources.concurrency_limits import Ticket
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.core.state.world import World, dir_pool
 
 if TYPE_CHECKING:
     from sim_machine import Process

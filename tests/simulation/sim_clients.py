@@ -8,12 +8,12 @@ from sim_recipes import Recipes, command, one_fits, too_much
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
-from jobscribe.protocol.messages import Call, CancelCall
-from jobscribe.protocol.batch import Wishes
-from jobscribe.protocol.requests import RunCancel, RunRelease, RunSimulation, RunSpec
-from jobscribe.protocol.roles import After, TaskRole
-from jobscribe.supervisor.core.inputs import Cancel, Input, Purge, Release, Submit, WantAgent
-from jobscribe.supervisor.core.rooms import Node
+from jobscribe.protocol.wire.messages import Call, CancelCall
+from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
+from jobscribe.protocol.jobs.roles import After, TaskRole
+from jobscribe.supervisor.core.interface.inputs import Cancel, Input, Purge, Release, Submit, WantAgent
+from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor

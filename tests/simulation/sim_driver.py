@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Kill
-from jobscribe.supervisor.core.effects import DismissAgent, FindAgent, StartAgent, StopAgent
-from jobscribe.supervisor.core.inputs import AgentBusy, DriverFailed, DriverFound, DriverStarted, DriverStopped, Input, SignInNeeded
+from jobscribe.protocol.wire.messages import Kill
+from jobscribe.supervisor.core.interface.effects import DismissAgent, FindAgent, StartAgent, StopAgent
+from jobscribe.supervisor.core.interface.inputs import AgentBusy, DriverFailed, DriverFound, DriverStarted, DriverStopped, Input, SignInNeeded
 
 if TYPE_CHECKING:
     from sim_slurm import SignIns

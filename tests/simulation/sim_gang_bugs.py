@@ -5,11 +5,13 @@ from typing import Any
 
 import msgspec
 
-from jobscribe.protocol.diagnosis import Diagnosis
-from jobscribe.protocol.exits import ExitInfo
-from jobscribe.supervisor.core import attempts, debugging, dependencies, gangs, placement, rooms, stopping, tasks
-from jobscribe.supervisor.core.effects import SetTimer
-from jobscribe.supervisor.core.policies import Verdict
+from jobscribe.diagnosis.exit_table import Diagnosis
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.supervisor.core.runs import attempts, debug_hold as debugging, dependencies, termination as stopping
+from jobscribe.supervisor.core.scheduling import gang_placement as gangs, placement, dispatch as tasks
+from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.interface.effects import SetTimer
+from jobscribe.supervisor.core.runs.attempt_policies import Verdict
 
 Patch = tuple[Any, str, Any]
 

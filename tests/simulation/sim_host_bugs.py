@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from jobscribe.supervisor.core import homes, hosts, idling, outages, subnets
+from jobscribe.supervisor.core.state import host_assignment as homes
+from jobscribe.supervisor.core.resources import host_selection as hosts, subnets
+from jobscribe.supervisor.core.agents import idle_eviction as idling, host_availability as outages
 
 Patch = tuple[Any, str, Any]
 

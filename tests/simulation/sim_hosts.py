@@ -8,10 +8,10 @@ from sim_machine import HOME, OTHER
 from sim_recipes import FIRST_PORT
 
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.effects import DismissAgent
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import HostChanged
-from jobscribe.supervisor.core.rooms import Node
+from jobscribe.supervisor.core.interface.effects import DismissAgent
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface.inputs import HostChanged
+from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 if TYPE_CHECKING:
     from simulator import Simulator

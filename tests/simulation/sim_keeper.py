@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sim_time import Cancel, Life
 
-from jobscribe.agent.keeping import verdict
+from jobscribe.agent.keeper.executions import exit_info as verdict
 from jobscribe.protocol.ids import AgentKey
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sim_clients import USERS
 from sim_machine import HOME
 
-from jobscribe.supervisor.core.status import status
+from jobscribe.supervisor.core.status.run_status import status
 
 if TYPE_CHECKING:
     from sim_clients import Asked

@@ -9,13 +9,9 @@ import msgspec
 from sim_runs import Kept, Run
 from sim_verdicts import by_itself, comes_to, follows, good, kind, status_of
 
-from jobscribe.db.events import (
-    AttemptDecided, AttemptEnded, DependencyEnded, LateStopRequested, RunEnded, RunRequested, StopRequested, TaskEnded, TaskExited, TaskHeld,
-    TaskPlaced, TaskStarted,
-    TaskSubmitted,
-)
+from jobscribe.db.events.events import AttemptDecided, AttemptEnded, DependencyEnded, LateStopRequested, RunEnded, RunRequested, StopRequested, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted
 from jobscribe.protocol.ids import Token, parse_token
-from jobscribe.supervisor.core.subnets import subnet_of
+from jobscribe.supervisor.core.resources.subnets import subnet_of
 
 if TYPE_CHECKING:
     from sim_machine import Process

@@ -1,16 +1,16 @@
 """A connection between an agent and the supervisor: delays, loses, repeats and reorders frames, ends, or goes dark.
 
 Each end finds out by itself that it is over; one that went dark is noticed by whoever pings first. The supervisor's end does what
-supervisor/hub.py does.
+supervisor/connections/hub.py does.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from sim_time import Action
 
-from jobscribe.protocol.codec import Decoder, Encoder
-from jobscribe.protocol.messages import Alive, CallReply, FileChunk, LogChunk, OpError, RunReport
-from jobscribe.supervisor.core.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import Alive, CallReply, FileChunk, LogChunk, OpError, RunReport
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 
 if TYPE_CHECKING:
     from sim_agent import Agent

@@ -5,11 +5,12 @@ Told apart from the reckoning at the end, because a hang shows here at the step 
 
 from typing import TYPE_CHECKING
 
-from jobscribe.db.state import Job, Run, Task
+from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core import batch, placement
-from jobscribe.supervisor.core.slots import Ticket
-from jobscribe.supervisor.core.world import AgentView, dir_pool
+from jobscribe.supervisor.core.state import cluster_assignment as batch
+from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.resources.concurrency_limits import Ticket
+from jobscribe.supervisor.core.state.world import AgentView, dir_pool
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from sim_machine import HOME, OTHER
 
-from jobscribe.protocol.roles import Port, Retry, TaskRole
-from jobscribe.supervisor.core import rooms
-from jobscribe.supervisor.core.rooms import Node
+from jobscribe.protocol.jobs.roles import Port, Retry, TaskRole
+from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 #: How jobs end; words that a comma parts are alternatives, chosen by the token.
 ENDS = ("0", "0", "0", "3", "0,1", "0,0,0,1", "s6,0", "200,0,0", "201,0", "210", "0,137", "s11", "127")

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from jobscribe.db.events import AttemptDecided, LateStopRequested, StopRequested, TaskPlaced
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.events import AttemptDecided, LateStopRequested, StopRequested, TaskPlaced
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import TaskRole
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import TaskRole
 
 
 class Kept(msgspec.Struct):

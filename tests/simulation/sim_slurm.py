@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sim_machine import HOME, OTHER, Process
 
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Execution, TaskSpec
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import SignedIn
+from jobscribe.protocol.wire.messages import Execution, TaskSpec
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface.inputs import SignedIn
 
 if TYPE_CHECKING:
     from sim_agent import Agent

@@ -11,20 +11,17 @@ from sim_link import Link
 from sim_machine import Machine
 from sim_time import Cancel, Life, Time
 
-from jobscribe.db.failing import Faults
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.state import Job
+from jobscribe.db.store.failing_store import Faults
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.events.state import Job
 from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Alive, Kill, ToAgent
-from jobscribe.supervisor.core.effects import (
-    AgentReady, ClearTimer, Count, DismissAgent, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, RemoveRunDir, ReplyRefusal, ReplyStatus,
-    ReleaseTask, SetTimer, SettleTasks, StartAgent, StopAgent, StopTask,
-)
-from jobscribe.supervisor.core.inputs import Input, Now, TimerFired
-from jobscribe.supervisor.core.world import Policy, token_hash
-from jobscribe.supervisor.engine import Engine
+from jobscribe.protocol.wire.messages import Alive, Kill, ToAgent
+from jobscribe.supervisor.core.interface.effects import AgentReady, ClearTimer, Count, DismissAgent, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, RemoveRunDir, ReplyRefusal, ReplyStatus, ReleaseTask, SetTimer, SettleTasks, StartAgent, StopAgent, StopTask
+from jobscribe.supervisor.core.interface.inputs import Input, Now, TimerFired
+from jobscribe.supervisor.core.state.world import Policy, token_hash
+from jobscribe.supervisor.engine.decision_loop import Engine
 
 POKE_SECS = 0.5
 

@@ -5,10 +5,10 @@ The rules are those of the reference on completion and retries; the oracles (`si
 
 from collections.abc import Sequence
 
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.roles import Retry, TaskRole
+from jobscribe.protocol.jobs.roles import Retry, TaskRole
 
 #: A stop by us whose run did not end because somebody wanted it to.
 NOT_WANTED = ("shutdown", "lost")

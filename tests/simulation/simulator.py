@@ -22,11 +22,11 @@ from sim_recipes import nodes
 from sim_supervisor import Supervisor
 from sim_time import BEGIN, Time
 
-from jobscribe.agent import session
-from jobscribe.protocol.codec import MAX_FRAME
-from jobscribe.runtime import crashpoints
-from jobscribe.supervisor.core import placement
-from jobscribe.supervisor.core.world import Policy
+from jobscribe.agent.session import state_machine as session
+from jobscribe.protocol.wire.codec import MAX_FRAME
+from jobscribe.runtime import failpoints as crashpoints
+from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.state.world import Policy
 
 #: A disaster waits for up to so many more steps, so that it strikes between two that belong together.
 CLOSE_STEPS = 12

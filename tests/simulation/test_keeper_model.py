@@ -26,9 +26,9 @@ from sim_keeper import Keeper
 from sim_machine import Machine
 from sim_time import Life, Time
 
-from jobscribe.protocol.job_script import script
+from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import TaskSpec
+from jobscribe.protocol.wire.messages import TaskSpec
 
 HARNESS = Path(__file__).resolve().parents[1] / "agent" / "keeper_harness.py"
 KEY = AgentKey("local", "sequential", "AAAAAAAA", "localhost")

@@ -16,7 +16,7 @@ from hpc import Users
 from real_site import Site, fresh_nap, jid_of, naps, shell, until
 from slurm_yard import OVER, Job, Slurm
 
-from jobscribe.cli.insight import told
+from jobscribe.cli.job.why import told
 
 ALICE, BOB = "AliceAAA", "BobBBBBB"
 PEOPLE = {ALICE: "alice", BOB: "bob"}

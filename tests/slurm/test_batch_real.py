@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent.batch.batch_tasks import BatchTasks
-from jobscribe.agent.evidence import Evidence
-from jobscribe.agent.login_env import LoginEnvironment
-from jobscribe.protocol.batch import BatchState, Wishes
-from jobscribe.protocol.clusters import Cluster
+from jobscribe.agent.batch.controller import BatchTasks
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.agent.host.login_environment import LoginEnvironment
+from jobscribe.protocol.clusters.batch import BatchState, Wishes
+from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Execution, Shared, TaskSpec
+from jobscribe.protocol.wire.messages import Execution, Shared, TaskSpec
 from scripts import CALL_SECS
 from slurm_yard import Slurm
 

@@ -14,15 +14,15 @@ from hpc import Sshd, Users
 from real_site import Site, req_id, shell, until
 from slurm_yard import ACCOUNT, Sites, Slurm
 
-from jobscribe.agent.batch.cluster_news import news
-from jobscribe.agent.batch.commands import Commands
-from jobscribe.agent.slurm.header import of_wishes
-from jobscribe.protocol.batch import ClusterNews, Wishes
-from jobscribe.protocol.clusters import Cluster, Clusters
+from jobscribe.agent.batch.cluster_facts import news
+from jobscribe.agent.batch.command_runner import Commands
+from jobscribe.agent.slurm.sbatch_directives import of_wishes
+from jobscribe.protocol.clusters.batch import ClusterNews, Wishes
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import TaskRole
-from jobscribe.supervisor.batch_checks import check
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import TaskRole
+from jobscribe.supervisor.clusters.batch_validation import check
 
 LAB = Cluster(name="lab", defaults=Wishes(partition="batch", account=ACCOUNT), directives=("exclusive",))
 Say = Callable[..., "subprocess.CompletedProcess[str]"]

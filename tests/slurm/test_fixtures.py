@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hpc import Users
-from jobscribe.service.cluster_file import load
+from jobscribe.service.site.cluster_file import load
 from real_site import until
 from scripts import ROOT, Refused, Script
 from slurm_yard import DAEMONS, Sites, Slurm

@@ -22,7 +22,7 @@ from real_site import until
 from witnessed import ALICE, BOB, CALL_SECS, POLL_SECS, TOLD_SECS, Case, House, ended, houses, true_again, well_ended
 from slurm_yard import OVER, Slurm
 
-from jobscribe.cli.insight import told
+from jobscribe.cli.job.why import told
 
 #: Silence is noticed so soon.
 NOTICED_SECS = (POLL_SECS + 3 * CALL_SECS) * 5

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 from hpc import Sshd
-from jobscribe.drivers.sbatch.channel import ChannelError
-from jobscribe.drivers.sbatch.sign_in import Credentials, connect
-from jobscribe.drivers.sbatch.ssh_channel import SshChannel
-from jobscribe.protocol.clusters import Cluster, LoginHost
+from jobscribe.drivers.sbatch.login_node.channel import ChannelError
+from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
+from jobscribe.protocol.clusters.cluster import Cluster, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log
 
 SILENT = Log("test", Redactor(), Direct())
 

@@ -19,7 +19,7 @@ from slurm_yard import Slurm, sites
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "system"))
 
-from jobscribe.cli.insight import told
+from jobscribe.cli.job.why import told
 from test_tls import Authority, settings
 
 SOAK = bool(os.environ.get("SOAK"))

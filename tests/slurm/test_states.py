@@ -20,7 +20,7 @@ from scene import ALICE, PEOPLE, SECS, Play, Stage, played
 from scripts import CALL_SECS
 from slurm_yard import Slurm, sites
 
-from jobscribe.drivers.deployment import deployment
+from jobscribe.drivers.deployment_name import deployment
 
 #: Many small jobs at once on the first two nodes. Those that an operator changes are of one play each.
 PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "slow", "held")

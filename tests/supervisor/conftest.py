@@ -14,35 +14,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.db.agent import evolve_agent
-from jobscribe.db.events import RunRequested, TaskPlaced, TaskStarted, agent_stream
-from jobscribe.db.job import evolve
-from jobscribe.db.state import AgentRecord, Job
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.agent_fold import evolve_agent
+from jobscribe.db.events.events import RunRequested, TaskPlaced, TaskStarted, agent_stream
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.events.state import AgentRecord, Job
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Alive, Execution, PortsProbed, RunStatusUpdate, Snapshot
-from jobscribe.protocol.requests import RunCancel, RunRelease, RunSimulation, RunSpec
-from jobscribe.protocol.roles import After, TaskRole
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import rooms, slots, tallies
+from jobscribe.protocol.wire.messages import Alive, Execution, PortsProbed, RunStatusUpdate, Snapshot
+from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
+from jobscribe.protocol.jobs.roles import After, TaskRole
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources import gang_allocator as rooms, concurrency_limits as slots
+from jobscribe.supervisor.core.state import task_counts as tallies
 from jobscribe.supervisor.core.decide import Decision, decide
-from jobscribe.supervisor.core.inputs import (
-    AgentConnected,
-    AgentDisconnected,
-    AgentSaid,
-    Cancel,
-    DriverFound,
-    DriverStarted,
-    Now,
-    Release,
-    Restarted,
-    Submit,
-    TimerFired,
-    cancel_receipt,
-    jids,
-)
-from jobscribe.supervisor.core.rooms import Node
-from jobscribe.supervisor.core.world import Policy, World
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid, Cancel, DriverFound, DriverStarted, Now, Release, Restarted, Submit, TimerFired, cancel_receipt, jids
+from jobscribe.supervisor.core.resources.gang_allocator import Node
+from jobscribe.supervisor.core.state.world import Policy, World
 
 # what tests of this folder share lies beside this file
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,15 +8,15 @@ from unittest.mock import MagicMock
 
 import tornado.httpserver
 import tornado.testing
-from jobscribe.drivers.driver import Capabilities
-from jobscribe.protocol.clusters import Cluster, Clusters, LoginHost
+from jobscribe.drivers.contracts import Capabilities
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.clusters import ClusterBoard
-from jobscribe.supervisor.sign_ins import SignIns
-from jobscribe.supervisor.web import routes
-from jobscribe.supervisor.web.handler import Services
-from jobscribe.supervisor.web.unsent import Unsent
+from jobscribe.supervisor.clusters.inventory import ClusterBoard
+from jobscribe.supervisor.clusters.sign_in import SignIns
+from jobscribe.supervisor.api import routes
+from jobscribe.supervisor.api.transport.request_handler import Services
+from jobscribe.supervisor.api.transport.response_limits import Unsent
 from office import Office
 
 HOST = LoginHost(host="login.example.org", keys=("ssh-ed25519 AAAA",))

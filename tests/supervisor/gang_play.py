@@ -2,10 +2,10 @@
 
 import copy
 
-from jobscribe.protocol.messages import PortsProbed
-from jobscribe.protocol.roles import Retry
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import AgentGap, DriverFailed, DriverFound, DriverStarted, DriverStopped
+from jobscribe.protocol.wire.messages import PortsProbed
+from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import AgentGap, DriverFailed, DriverFound, DriverStarted, DriverStopped
 
 ACTIONS = (
     "gang", "gang", "plain", "cancel", "release", *("connect",) * 3, "disconnect", *("probe",) * 3, *("step",) * 10, "driver", "timer",

@@ -6,29 +6,29 @@ import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.state import Job
-from jobscribe.drivers.driver import Capabilities
-from jobscribe.protocol.codec import Decoder, Encoder
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.events.state import Job
+from jobscribe.drivers.contracts import Capabilities
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Alive, Execution, RunReport, RunStatusUpdate, Snapshot
+from jobscribe.protocol.wire.messages import Alive, Execution, RunReport, RunStatusUpdate, Snapshot
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.requests import RunSimulation, RunSpec
-from jobscribe.runtime.log import Log
-from jobscribe.supervisor.calls import Calls
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import Now
-from jobscribe.supervisor.core.world import Policy
-from jobscribe.supervisor.desk import Desk
-from jobscribe.supervisor.engine import Engine
-from jobscribe.supervisor.feed import Feed
-from jobscribe.supervisor.hub import Connection, Hub
-from jobscribe.supervisor.live import Live
-from jobscribe.supervisor.metrics import Counters
-from jobscribe.supervisor.outputs import Outputs
-from jobscribe.supervisor.progress import Progress
-from jobscribe.supervisor.samples import Metering
+from jobscribe.protocol.api.requests import RunSimulation, RunSpec
+from jobscribe.runtime.log.logger import Log
+from jobscribe.supervisor.agents.calls import Calls
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import Now
+from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.runs.service import Desk
+from jobscribe.supervisor.engine.decision_loop import Engine
+from jobscribe.supervisor.engine.event_feed import Feed
+from jobscribe.supervisor.connections.hub import Connection, Hub
+from jobscribe.supervisor.streams.live_updates import Live
+from jobscribe.supervisor.process.counters import Counters
+from jobscribe.supervisor.runs.output_reader import Outputs
+from jobscribe.supervisor.connections.progress import Progress
+from jobscribe.supervisor.usage.samples import Metering
 
 UID, OTHER = "user0001", "user0002"
 WALL = 1_700_000_000.0

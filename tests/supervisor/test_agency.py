@@ -1,13 +1,13 @@
 """The lives of agents: who starts them, what a failure means, and what is never concluded from silence."""
 
 import pytest
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.agency import GIVEN_UP, PATIENT_SECS, RETRY_SECS
-from jobscribe.protocol.messages import KeeperReport
-from jobscribe.supervisor.core.inputs import AgentConnected, DriverFailed, DriverStarted, DriverStopped, Restarted
-from jobscribe.supervisor.core.status import knowledge, waiting
-from jobscribe.supervisor.core.world import token_hash
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.agents.lifecycle import GIVEN_UP, PATIENT_SECS, RETRY_SECS
+from jobscribe.protocol.wire.messages import KeeperReport
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, DriverFailed, DriverStarted, DriverStopped, Restarted
+from jobscribe.supervisor.core.status.run_status import knowledge, waiting
+from jobscribe.supervisor.core.state.world import token_hash
 
 
 def fail(stage, kit, reason="no room", key=None):

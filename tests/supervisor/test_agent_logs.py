@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobscribe.drivers.sbatch import logs
+from jobscribe.drivers.sbatch import log_archive as logs
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import FileChunk, ReadFile
+from jobscribe.protocol.wire.messages import FileChunk, ReadFile
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.requests import AgentLogs
-from jobscribe.supervisor.agent_logs import AgentBooks
+from jobscribe.protocol.api.requests import AgentLogs
+from jobscribe.supervisor.agents.logs import AgentBooks
 
 UID, SECRET = "qsOpzxM9", "averylongsecretvalue42"
 FAR = AgentKey("sbatch", "sequential", UID, "main")

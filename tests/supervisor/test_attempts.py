@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 from gang_play import ACTIONS, GangPlay
-from jobscribe.db.events import AttemptDecided, AttemptEnded, RunEnded, TaskEnded, TaskHeld, TaskPlaced, TaskStarted
-from jobscribe.db.job import ATTEMPTS_KEPT, ATTEMPTS_WHOLE, evolve
-from jobscribe.db.state import Retrying
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.events import AttemptDecided, AttemptEnded, RunEnded, TaskEnded, TaskHeld, TaskPlaced, TaskStarted
+from jobscribe.db.events.job_fold import ATTEMPTS_KEPT, ATTEMPTS_WHOLE, evolve
+from jobscribe.db.events.state import Retrying
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.roles import Retry
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import Restarted
-from jobscribe.supervisor.core.status import status
+from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import Restarted
+from jobscribe.supervisor.core.status.run_status import status
 
 PLAYS = 400 if os.environ.get("SOAK") == "1" else 24
 LENGTH = 120

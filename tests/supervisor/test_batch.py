@@ -4,18 +4,18 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.db.events import RunEnded, TaskPlaced, TaskStarted, TaskSubmitted
-from jobscribe.protocol.batch import BatchState, Wishes
-from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.db.events.events import RunEnded, TaskPlaced, TaskStarted, TaskSubmitted
+from jobscribe.protocol.clusters.batch import BatchState, Wishes
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import RunTasks
-from jobscribe.protocol.roles import Port, Retry
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import HostChanged, Restarted
-from jobscribe.supervisor.core.status import status
+from jobscribe.protocol.wire.messages import RunTasks
+from jobscribe.protocol.jobs.roles import Port, Retry
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface.inputs import HostChanged, Restarted
+from jobscribe.supervisor.core.status.run_status import status
 
 HPC, FAR = "hpc", "far"
 

@@ -7,14 +7,14 @@ from hypothesis import example, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm.header import of_wishes
-from jobscribe.protocol.batch import ClusterNews, Partition, Wishes
-from jobscribe.protocol.batch_wishes import RESERVED, Room, directive_problem, gang, nodes_of, setup_problem, tasks_of
-from jobscribe.protocol.clusters import Cluster, Clusters, Limits
+from jobscribe.agent.slurm.sbatch_directives import of_wishes
+from jobscribe.protocol.clusters.batch import ClusterNews, Partition, Wishes
+from jobscribe.schema.jobs.batch_rules import RESERVED, Room, directive_problem, gang, nodes_of, setup_problem, tasks_of
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import TaskRole
-from jobscribe.supervisor.batch_checks import check, check_none
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import TaskRole
+from jobscribe.supervisor.clusters.batch_validation import check, check_none
 
 PARTITIONS = (
     Partition(name="debug", default=True, nodes=4, max_nodes=3, cores_per_node=8, memory_mb_per_node=16_000, gpus_per_node=0, time_limit_secs=3600.0),

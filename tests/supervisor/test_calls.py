@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 import pytest
 
-from jobscribe.protocol.codec import MAX_FRAME
+from jobscribe.protocol.wire.codec import MAX_FRAME
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, FileList, JobCmd, ListedFile, ListFiles, OpError, ReadFile, ReadLog
-from jobscribe.protocol.requests import BeginSession, CallRequest, JobLog, RunCancel, RunFile, RunFiles, RunRelease
-from jobscribe.supervisor import calls as calls_module
-from jobscribe.supervisor.calls import API_NAMES, PIECE
-from jobscribe.supervisor.requests import MAX_DATA
+from jobscribe.protocol.wire.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, FileList, JobCmd, ListedFile, ListFiles, OpError, ReadFile, ReadLog
+from jobscribe.protocol.api.requests import BeginSession, CallRequest, JobLog, RunCancel, RunFile, RunFiles, RunRelease
+from jobscribe.supervisor.agents import calls as calls_module
+from jobscribe.supervisor.agents.calls import API_NAMES, PIECE
+from jobscribe.supervisor.runs.request_validation import MAX_DATA
 from office import OTHER, UID, Agent, Office, until
 
 HEAT = {"simulation_type": "heat", "compute_model": "heatAnimation", "command": (), "data": {"models": {"heatAnimation": {"n": 3}}}}
@@ -83,7 +83,7 @@ async def test_an_agent_that_is_not_there_is_started_first() -> None:
 
 
 async def test_an_agent_that_does_not_come_is_not_waited_for_longer_than_its_start_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobscribe.supervisor.desk._BETWEEN_STARTS_SECS", 0.05)
+    monkeypatch.setattr("jobscribe.supervisor.runs.service._BETWEEN_STARTS_SECS", 0.05)
     office = Office(agent_start_secs=0.05)
     assert await code_of(call(office, stateless())) == "agentUnavailable"
     assert office.desk._waiting == {}
@@ -110,7 +110,7 @@ async def test_a_newer_connection_answers_who_waits_on_the_older_at_once() -> No
 
 
 async def test_a_call_that_is_not_answered_in_time_is_ended_here_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobscribe.supervisor.calls.SLACK_SECS", 0.05)
+    monkeypatch.setattr("jobscribe.supervisor.agents.calls.SLACK_SECS", 0.05)
     office = Office()
     agent = office.agent()
     waiting = call(office, stateless(deadline_secs=0.05))

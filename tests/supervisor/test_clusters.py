@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from jobscribe.protocol.batch import ClusterNews, Partition, Wishes
-from jobscribe.protocol.clusters import Cluster, Clusters, Limits, LoginHost
+from jobscribe.protocol.clusters.batch import ClusterNews, Partition, Wishes
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import ClusterReport
-from jobscribe.protocol.requests import ClusterList, RunSpec
-from jobscribe.supervisor import clusters as module
-from jobscribe.supervisor.clusters import STALE_SECS, ClusterBoard
-from jobscribe.supervisor.web.clusters import clusters as route
+from jobscribe.protocol.wire.messages import ClusterReport
+from jobscribe.protocol.api.requests import ClusterList, RunSpec
+from jobscribe.supervisor.clusters import inventory as module
+from jobscribe.supervisor.clusters.inventory import STALE_SECS, ClusterBoard
+from jobscribe.supervisor.api.endpoints.clusters import clusters as route
 
 ANN, BOB = "user0001", "user0002"
 BOTH = Clusters(clusters=(

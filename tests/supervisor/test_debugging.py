@@ -1,11 +1,11 @@
 """Failed tasks that are kept to be looked at: which ones, how long, and that each ends once, with its own exit."""
 
 import pytest
-from jobscribe.db.events import AttemptEnded, TaskEnded, TaskHeld
-from jobscribe.db.projection import record
-from jobscribe.protocol.roles import Retry
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.status import status
+from jobscribe.db.events.events import AttemptEnded, TaskEnded, TaskHeld
+from jobscribe.db.records.job_record import record
+from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.status.run_status import status
 
 
 @pytest.fixture

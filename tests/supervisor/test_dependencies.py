@@ -3,15 +3,15 @@
 import time
 
 import pytest
-from jobscribe.db.events import DependencyEnded, RunEnded, RunPurged, RunRequested
-from jobscribe.db.folding import trimmed
-from jobscribe.protocol.requests import RunCancel
-from jobscribe.protocol.roles import After
-from jobscribe.protocol.status import PURGED
-from jobscribe.supervisor.core import effects as fx
+from jobscribe.db.events.events import DependencyEnded, RunEnded, RunPurged, RunRequested
+from jobscribe.db.maintenance.checkpoints import trimmed
+from jobscribe.protocol.api.requests import RunCancel
+from jobscribe.protocol.jobs.roles import After
+from jobscribe.protocol.jobs.status import PURGED
+from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.decide import decide
-from jobscribe.supervisor.core.inputs import Cancel, Purge, Submit, TimerFired
-from jobscribe.supervisor.core.status import status
+from jobscribe.supervisor.core.interface.inputs import Cancel, Purge, Submit, TimerFired
+from jobscribe.supervisor.core.status.run_status import status
 
 #: A decision may keep the loop for so long (seconds), and five times as long on a machine that has other things to do.
 DECISION_SECS = 0.05 * 5

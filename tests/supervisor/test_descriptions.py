@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import RunDescription
-from jobscribe.supervisor.requests import parse_body
-from jobscribe.supervisor.web.descriptions import MAX_BYTES, submit
+from jobscribe.protocol.api.requests import RunDescription
+from jobscribe.supervisor.runs.request_validation import parse_body
+from jobscribe.supervisor.api.endpoints.job_descriptions import MAX_BYTES, submit
 from office import OTHER, UID, Office, until
 
 pytestmark = pytest.mark.asyncio

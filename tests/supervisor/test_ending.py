@@ -1,17 +1,17 @@
 """Runs whose command has ended while something of them is still there: the exit or the stop, whichever is on record first, decides."""
 
 import pytest
-from jobscribe.db.events import LateStopRequested, TaskExited
-from jobscribe.db.projection import record
-from jobscribe.db.story import sentence
-from jobscribe.protocol.batch import BatchState
+from jobscribe.db.events.events import LateStopRequested, TaskExited
+from jobscribe.db.records.job_record import record
+from jobscribe.db.records.event_text import sentence
+from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Execution
-from jobscribe.protocol.roles import Retry
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.why.answer import why
+from jobscribe.protocol.wire.messages import Execution
+from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.explanation import why
 
 SLURM = AgentKey("sbatch", "parallel", "user0001", "hpc")
 

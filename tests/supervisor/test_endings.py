@@ -1,11 +1,11 @@
 """How one exit becomes a status: the truth table of `outcome`, all sources, with and without our own intent."""
 
 import pytest
-from jobscribe.db.events import RunEnded
-from jobscribe.db.job import evolve
-from jobscribe.protocol.batch import BatchState
-from jobscribe.protocol.exits import ExitInfo
-from jobscribe.supervisor.core.endings import LEFTOVER, SHUTDOWN, outcome
+from jobscribe.db.events.events import RunEnded
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.supervisor.core.runs.outcome import LEFTOVER, SHUTDOWN, outcome
 
 
 def test_what_we_ended_ourselves_was_not_the_scheduler_s_doing():

@@ -4,36 +4,22 @@ import gc
 from collections import Counter
 
 import pytest
-from jobscribe.db.failing import Faults
-from jobscribe.db.job import evolve
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.state import Job
+from jobscribe.db.store.failing_store import Faults
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.events.state import Job
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import RunStatusUpdate, Snapshot
-from jobscribe.protocol.requests import RunCancel, RunSimulation
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import decide, placement, slots, stopping
-from jobscribe.supervisor.core.inputs import (
-    AgentConnected,
-    AgentDisconnected,
-    AgentGap,
-    AgentSaid,
-    Cancel,
-    DriverFailed,
-    DriverFound,
-    DriverStarted,
-    DriverStopped,
-    Now,
-    Restarted,
-    Submit,
-    TimerFired,
-    agent_key,
-    jids,
-    refusal_handle,
-)
-from jobscribe.supervisor.core.world import Policy
-from jobscribe.supervisor.engine import AT_HAND, PAUSE_SECS, Engine
+from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
+from jobscribe.protocol.api.requests import RunCancel, RunSimulation
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core import decide
+from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.runs import termination as stopping
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Cancel, DriverFailed, DriverFound, DriverStarted, DriverStopped, Now, Restarted, Submit, TimerFired, agent_key, jids, refusal_handle
+from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.engine.decision_loop import AT_HAND, PAUSE_SECS, Engine
 
 
 class House:

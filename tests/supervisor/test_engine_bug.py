@@ -1,13 +1,13 @@
 """A bug in a decision costs that request, nothing else: the world is folded anew before anybody decides on it again."""
 
 import pytest
-from jobscribe.db.memory import MemoryStore
-from jobscribe.protocol.requests import RunSimulation
-from jobscribe.supervisor.core import submission
-from jobscribe.supervisor.core.effects import ReplyRefusal, ReplyStatus
-from jobscribe.supervisor.core.inputs import Now, Submit
-from jobscribe.supervisor.core.world import Policy
-from jobscribe.supervisor.engine import Engine
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.protocol.api.requests import RunSimulation
+from jobscribe.supervisor.core.runs import admission as submission
+from jobscribe.supervisor.core.interface.effects import ReplyRefusal, ReplyStatus
+from jobscribe.supervisor.core.interface.inputs import Now, Submit
+from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.engine.decision_loop import Engine
 
 
 class Ports:

@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.endings import SHUTDOWN
-from jobscribe.supervisor.core.inputs import AgentConnected, AgentGap, AgentSaid
+from jobscribe.protocol.wire.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.runs.outcome import SHUTDOWN
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentGap, AgentSaid
 
 
 def placed(kit, **policy):

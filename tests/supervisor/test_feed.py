@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from jobscribe.db.events import Event, SupervisorStopped
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.store import Batch, Stored, Write
-from jobscribe.supervisor import feed as feed_module
-from jobscribe.supervisor.feed import Feed, selector
+from jobscribe.db.events.events import Event, SupervisorStopped
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.store.contract import Batch, Stored, Write
+from jobscribe.supervisor.engine import event_feed as feed_module
+from jobscribe.supervisor.engine.event_feed import Feed, selector
 
 MINE, OTHERS = "job/user0001-sim00001-command", "job/user0002-sim00001-command"
 

@@ -3,12 +3,12 @@
 import time
 
 import pytest
-from jobscribe.db.events import TaskPlaced
-from jobscribe.protocol.messages import PortsProbed
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import DriverFailed
-from jobscribe.supervisor.core.rooms import AVOID_SECS
-from jobscribe.supervisor.core.status import status
+from jobscribe.db.events.events import TaskPlaced
+from jobscribe.protocol.wire.messages import PortsProbed
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import DriverFailed
+from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS
+from jobscribe.supervisor.core.status.run_status import status
 
 #: A decision may keep the loop for so long (seconds), and five times as long on a machine that has other things to do.
 DECISION_SECS = 0.05 * 5

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from jobscribe.db.events import StopRequested
+from jobscribe.db.events.events import StopRequested
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import GroupCancel, JobGroup, RunArray, RunSpec
-from jobscribe.supervisor import grouping, how_ended
-from jobscribe.supervisor.grouping import cancel_group, group, submit_array
+from jobscribe.protocol.api.requests import GroupCancel, JobGroup, RunArray, RunSpec
+from jobscribe.supervisor.runs import groups as grouping, outcome_cache as how_ended
+from jobscribe.supervisor.runs.groups import cancel_group, group, submit_array
 from office import OTHER, UID, Agent, Office, until
 
 SID = "simarr01"

@@ -3,14 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobscribe.protocol.messages import Box
-from jobscribe.protocol.roles import Retry
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import hosts, rooms, subnets
-from jobscribe.supervisor.core.hosts import HostPlace, Option
-from jobscribe.supervisor.core.inputs import DriverFailed, HostChanged, Restarted, WantAgent
-from jobscribe.supervisor.core.rooms import Node, Room
-from jobscribe.supervisor.core.status import status
+from jobscribe.protocol.wire.messages import Box
+from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources import host_selection as hosts, gang_allocator as rooms, subnets
+from jobscribe.supervisor.core.resources.host_selection import HostPlace, Option
+from jobscribe.supervisor.core.interface.inputs import DriverFailed, HostChanged, Restarted, WantAgent
+from jobscribe.supervisor.core.resources.gang_allocator import Node, Room
+from jobscribe.supervisor.core.status.run_status import status
 
 NET = "10.208.0.0/12"
 

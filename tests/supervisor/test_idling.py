@@ -1,10 +1,10 @@
 """Agents that nobody needs are sent home, and make room for others; nobody is who is needed."""
 
 import pytest
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import AgentBusy, AgentStopRequested, DriverStopped, WantAgent
-from jobscribe.supervisor.core.status import status
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface.inputs import AgentBusy, AgentStopRequested, DriverStopped, WantAgent
+from jobscribe.supervisor.core.status.run_status import status
 
 IDLE_SECS = 30.0
 UIDS = tuple(f"user000{n}" for n in range(1, 6))

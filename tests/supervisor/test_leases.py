@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import GlobalResources
-from jobscribe.supervisor import leases as leases_module
-from jobscribe.supervisor.leases import PER_USER, Leases
+from jobscribe.protocol.api.requests import GlobalResources
+from jobscribe.supervisor.runs import port_leases as leases_module
+from jobscribe.supervisor.runs.port_leases import PER_USER, Leases
 
 UID, OTHER = "user0001", "user0002"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor import library as library_module
-from jobscribe.supervisor import uploads as uploads_module
-from jobscribe.supervisor.library import LEFTOVER_SECS, Library
-from jobscribe.supervisor.uploads import PER_USER, Uploads
+from jobscribe.supervisor.files import user_library as library_module
+from jobscribe.supervisor.files import uploads as uploads_module
+from jobscribe.supervisor.files.user_library import LEFTOVER_SECS, Library
+from jobscribe.supervisor.files.uploads import PER_USER, Uploads
 
 UID, OTHER = "user0001", "user0002"
 

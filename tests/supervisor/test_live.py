@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.sse import Message, Parser
+from jobscribe.client.api.server_sent_events import Message, Parser
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.messages import LogChunk, ReadLog
-from jobscribe.supervisor import live as live_module
-from jobscribe.supervisor import tail as tail_module
-from jobscribe.supervisor.live import Live, Wish
+from jobscribe.protocol.wire.messages import LogChunk, ReadLog
+from jobscribe.supervisor.streams import live_updates as live_module
+from jobscribe.supervisor.streams import output_tail as tail_module
+from jobscribe.supervisor.streams.live_updates import Live, Wish
 from office import OTHER, UID, Agent, Office, running, until
 
 

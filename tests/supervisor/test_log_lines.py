@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.tracing import log_lines
-from jobscribe.supervisor.tracing.log_lines import About, AboutAgent, lines
+from jobscribe.supervisor.tracing import log_search as log_lines
+from jobscribe.supervisor.tracing.log_search import About, AboutAgent, lines
 
 JID = "LoIEQ6fa-Mtk0hZyj-heightWeightReport"
 NOW = float(int(time.time()))

@@ -9,26 +9,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobscribe.db.schema import create, open_for_writing
-from jobscribe.db.state import AgentRecord
-from jobscribe.protocol.batch import BatchState, ClusterNews
-from jobscribe.protocol.clusters import Cluster, Clusters
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.sqlite.schema import create, open_for_writing
+from jobscribe.db.events.state import AgentRecord
+from jobscribe.protocol.clusters.batch import BatchState, ClusterNews
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import FileChunk, KeeperReport, OpError, ReadFile
-from jobscribe.protocol.requests import RunCancel
-from jobscribe.protocol.status import EndReason
+from jobscribe.protocol.wire.messages import FileChunk, KeeperReport, OpError, ReadFile
+from jobscribe.protocol.api.requests import RunCancel
+from jobscribe.protocol.jobs.status import EndReason
 from jobscribe.protocol.version import VERSION
-from jobscribe.runtime.lag import LoopLag
-from jobscribe.runtime.timings import BOUNDS, Timings
-from jobscribe.supervisor.clusters import ClusterBoard
-from jobscribe.supervisor.core.world import AgentView
-from jobscribe.supervisor.prometheus import aside as aside_module, health as health_module
-from jobscribe.supervisor.prometheus.aside import Disk
-from jobscribe.supervisor.prometheus.health import NAMED_KEEPERS
-from jobscribe.supervisor.prometheus.causes import CAUSES, attempt_causes, cause
-from jobscribe.supervisor.prometheus.monitoring import Monitoring
-from jobscribe.supervisor.prometheus.readings import SLICE, Parts
+from jobscribe.runtime.event_loop_lag import LoopLag
+from jobscribe.runtime.latency_histogram import BOUNDS, Timings
+from jobscribe.supervisor.clusters.inventory import ClusterBoard
+from jobscribe.supervisor.core.state.world import AgentView
+from jobscribe.supervisor.metrics import background_sampler as aside_module, health as health_module
+from jobscribe.supervisor.metrics.background_sampler import Disk
+from jobscribe.supervisor.metrics.health import NAMED_KEEPERS
+from jobscribe.supervisor.metrics.cause_labels import CAUSES, attempt_causes, cause
+from jobscribe.supervisor.metrics.exporter import Monitoring
+from jobscribe.supervisor.metrics.collector import SLICE, Parts
 from office import UID, Office, until
 
 MIB = 1024 * 1024

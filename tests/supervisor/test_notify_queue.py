@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.supervisor.notifying.queue import FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, MOST_WAITING, Kept, Queue
+from jobscribe.supervisor.notifications.delivery_queue import FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, MOST_WAITING, Kept, Queue
 
 GIVE_UP = 3_600.0
 

@@ -15,10 +15,10 @@ from notified import certificates, receiver, reply
 
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
-from jobscribe.service.notify_file import Target
-from jobscribe.supervisor.notifying.outcome import Letter, Outcome
-from jobscribe.supervisor.notifying.program import MOST_READ, MOST_SHOWN, Program
-from jobscribe.supervisor.notifying.webhook import Webhook, signature
+from jobscribe.service.site.notification_file import Target
+from jobscribe.supervisor.notifications.sender import Letter, Outcome
+from jobscribe.supervisor.notifications.command_sender import MOST_READ, MOST_SHOWN, Program
+from jobscribe.supervisor.notifications.webhook_sender import Webhook, signature
 
 SECRET = "4f1d0c6e2b7a98350fdeca1b"
 BODY = b'{"schema": "jobscribe.notification/1"}'

@@ -14,25 +14,23 @@ from typing import Any
 import pytest
 from notified import Receiver, receiver, reply
 
-from jobscribe.db.compaction import compact
-from jobscribe.db.events import (
-    AgentSignInNeeded, AttemptEnded, Event, RunEnded, RunPurged, RunRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted, agent_stream, job_stream,
-)
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.state import Retrying
-from jobscribe.db.store import Batch, Write
+from jobscribe.db.maintenance.compaction import compact
+from jobscribe.db.events.events import AgentSignInNeeded, AttemptEnded, Event, RunEnded, RunPurged, RunRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted, agent_stream, job_stream
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.events.state import Retrying
+from jobscribe.db.store.contract import Batch, Write
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.requests import RunSpec
+from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.runtime.clock import SystemClock
-from jobscribe.runtime.log import Log, Record
-from jobscribe.service.config import load
-from jobscribe.supervisor.metrics import Counters
-from jobscribe.supervisor.notifying import queue as queue_module
-from jobscribe.supervisor.notifying.notifications import Notifications
+from jobscribe.runtime.log.logger import Log, Record
+from jobscribe.service.settings.loader import load
+from jobscribe.supervisor.process.counters import Counters
+from jobscribe.supervisor.notifications import delivery_queue as queue_module
+from jobscribe.supervisor.notifications.notifier import Notifications
 
 SECRET = "4f1d0c6e2b7a98350fdeca1b"
 UID = "user0001"
@@ -243,7 +241,7 @@ async def test_what_was_answered_and_not_written_down_is_told_again_with_the_sam
 
 
 async def test_a_full_disk_stops_nothing_and_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobscribe.supervisor.notifying.notifications.FULL_SECS", 0.05)
+    monkeypatch.setattr("jobscribe.supervisor.notifications.notifier.FULL_SECS", 0.05)
     with receiver() as there:
         house.hook(there)
         notifications = house.begin()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import JobLog
-from jobscribe.supervisor.outputs import Outputs, asked_for
+from jobscribe.protocol.api.requests import JobLog
+from jobscribe.supervisor.runs.output_reader import Outputs, asked_for
 
 
 class Evidence:

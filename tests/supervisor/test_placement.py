@@ -1,8 +1,8 @@
 """The queue: who is placed when, in which order, and what the agent is asked for."""
 
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core import slots
-from jobscribe.supervisor.core.placement import ASKING
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.scheduling.placement import ASKING
 
 
 def test_without_an_agent_a_run_waits_and_holds_nothing(stage, kit):

@@ -13,16 +13,17 @@ import pytest
 import tornado.httpclient
 import tornado.httpserver
 import tornado.testing
-from jobscribe.protocol import task_env
+from jobscribe.protocol.launch import task_environment as task_env
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import MAX_TASKS, After, Place, Port, Retry, TaskRole
-from jobscribe.supervisor import planning
-from jobscribe.supervisor.core.rooms import Node, too_much
-from jobscribe.supervisor.planning import plan, policies
-from jobscribe.supervisor.web import plans, routes
-from jobscribe.supervisor.web.handler import Services
-from jobscribe.supervisor.web.unsent import Unsent
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import MAX_TASKS, After, Place, Port, Retry, TaskRole
+from jobscribe.supervisor.runs import plan as planning
+from jobscribe.supervisor.core.resources.gang_allocator import Node, too_much
+from jobscribe.supervisor.runs.plan import plan, policies
+from jobscribe.supervisor.api.endpoints import run_plans as plans
+from jobscribe.supervisor.api import routes
+from jobscribe.supervisor.api.transport.request_handler import Services
+from jobscribe.supervisor.api.transport.response_limits import Unsent
 from office import Office
 
 JID, RUN_DIR, SERIAL = "user0001-sim00001-command", "/users/user0001/x", 7

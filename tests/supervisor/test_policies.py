@@ -5,8 +5,8 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobscribe.protocol.roles import Retry, TaskRole
-from jobscribe.supervisor.core.policies import MAX_PAUSE_SECS, Again, Final, Verdict, again, decided
+from jobscribe.protocol.jobs.roles import Retry, TaskRole
+from jobscribe.supervisor.core.runs.attempt_policies import MAX_PAUSE_SECS, Again, Final, Verdict, again, decided
 
 
 def role(name, tasks=1, failed=1, succeeded=None):

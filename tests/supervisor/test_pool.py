@@ -7,14 +7,14 @@ import pytest
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.pool import PoolHost
-from jobscribe.protocol.roles import Place, TaskRole
-from jobscribe.supervisor.core import rooms, slots
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.rooms import Node
-from jobscribe.supervisor.core.world import Policy, World
-from jobscribe.supervisor.desk import Desk
-from jobscribe.supervisor.web.pool import HasHosts, host_row
+from jobscribe.protocol.clusters.container_pool import PoolHost
+from jobscribe.protocol.jobs.roles import Place, TaskRole
+from jobscribe.supervisor.core.resources import gang_allocator as rooms, concurrency_limits as slots
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.gang_allocator import Node
+from jobscribe.supervisor.core.state.world import Policy, World
+from jobscribe.supervisor.runs.service import Desk
+from jobscribe.supervisor.api.endpoints.hosts import HasHosts, host_row
 
 NODE = Node(host="a", address="10.0.0.1", cpu=8, memory_mb=9000, gpus=("0", "1"), first_port=30_000, last_port=30_010)
 HOST = PoolHost(name="a", address="tcp://10.0.0.1:2376", cpu=8, memory_mb=9000, agents_mb=4000, gpus=("0", "1"), sequential=5, plans=("premium",))

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.protocol.messages import REPORT_LIMIT, RunReport
-from jobscribe.protocol.reports import MAX_KEYS
-from jobscribe.protocol.requests import RunStatusRequest
+from jobscribe.protocol.wire.messages import REPORT_LIMIT, RunReport
+from jobscribe.protocol.jobs.progress_report import MAX_KEYS
+from jobscribe.protocol.api.requests import RunStatusRequest
 from office import OTHER, UID, WALL, Agent, Office, running
 
 

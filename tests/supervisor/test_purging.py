@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from jobscribe.db.store import IndexRow
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import Purge, agent_key, jids, refusal_handle
-from jobscribe.supervisor.purging import Purging
+from jobscribe.db.store.contract import IndexRow
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import Purge, agent_key, jids, refusal_handle
+from jobscribe.supervisor.files.run_dir_reaper import Purging
 
 
 def finished(kit, **fields):

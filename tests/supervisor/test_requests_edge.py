@@ -7,23 +7,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import AppInput, Run, TaskSpec
-from jobscribe.protocol.requests import JobList, JobLog, RunCancel, RunMany, RunSimulation, RunStatusRequest
-from jobscribe.supervisor.requests import (
-    MAX_BODY,
-    MAX_DATA,
-    MAX_DATA_DEPTH,
-    MAX_DATA_ITEMS,
-    MAX_DATA_KEYS,
-    MAX_FIELDS,
-    MAX_ONE,
-    check_spec,
-    parse_body,
-    parse_runs,
-)
+from jobscribe.protocol.wire.messages import AppInput, Run, TaskSpec
+from jobscribe.protocol.api.requests import JobList, JobLog, RunCancel, RunMany, RunSimulation, RunStatusRequest
+from jobscribe.supervisor.runs.request_validation import MAX_BODY, MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_ITEMS, MAX_DATA_KEYS, MAX_FIELDS, MAX_ONE, check_spec, parse_body, parse_runs
 
 GOOD = {"reqId": "request-1", "run": {"uid": "user0001", "simulationId": "sim00001", "command": ["true"]}}
 

@@ -4,20 +4,10 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.protocol.messages import RunStatusUpdate, Snapshot
-from jobscribe.supervisor.core import effects as fx
+from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
+from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.decide import decide, outstanding
-from jobscribe.supervisor.core.inputs import (
-    AgentConnected,
-    AgentDisconnected,
-    AgentGap,
-    AgentSaid,
-    DriverFailed,
-    DriverFound,
-    DriverStarted,
-    DriverStopped,
-    Restarted,
-)
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, DriverFailed, DriverFound, DriverStarted, DriverStopped, Restarted
 
 ACTIONS = ("submit", "force", "other", "cancel", "connect", "disconnect", "step", "step", "step", "driver", "timer", "gap", "time", "lose")
 

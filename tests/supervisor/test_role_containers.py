@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 from jobscribe.protocol.errors import CODES, Refusal
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.supervisor.planning import plan
-from jobscribe.supervisor.role_checks import check_roles
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.supervisor.runs.plan import plan
+from jobscribe.supervisor.runs.role_validation import check_roles
 
 OWN = "/srv/users/user0001"
 

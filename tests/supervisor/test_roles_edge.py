@@ -2,15 +2,15 @@
 
 import msgspec
 import pytest
-from jobscribe.protocol import task_env
-from jobscribe.protocol.codec import Decoder, Encoder
+from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import RunTasks, TaskRun, TaskSpec
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import MAX_PORTS, MAX_TASKS, After, Place, Port, Retry, TaskRole
-from jobscribe.supervisor.requests import MAX_WORDS, check_spec, parse_body
-from jobscribe.supervisor.role_checks import MAX_VARIABLES
+from jobscribe.protocol.wire.messages import RunTasks, TaskRun, TaskSpec
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import MAX_PORTS, MAX_TASKS, After, Place, Port, Retry, TaskRole
+from jobscribe.supervisor.runs.request_validation import MAX_WORDS, check_spec, parse_body
+from jobscribe.supervisor.runs.role_validation import MAX_VARIABLES
 
 APPS = ("command", "heat")
 

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from jobscribe.protocol.roles import Place, Port, TaskRole
-from jobscribe.supervisor.core import rooms
-from jobscribe.supervisor.core.rooms import AVOID_SECS, Node, Room
+from jobscribe.protocol.jobs.roles import Place, Port, TaskRole
+from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS, Node, Room
 
 EXAMPLES = 2_000 if os.environ.get("SOAK") == "1" else 100
 

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.db.state import Attempt, Job, Run, Task
-from jobscribe.db.usage import result_usage, total
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.db.events.state import Attempt, Job, Run, Task
+from jobscribe.db.records.resource_usage import result_usage, total
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.messages import Sample, Samples
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.status import COMPLETED, RUNNING
-from jobscribe.supervisor import samples as samples_module
-from jobscribe.supervisor.job_metrics import ADDED, NOW, PEAK, SERIES_POINTS, Taken, job_metrics
-from jobscribe.supervisor.series import MAX_POINTS, NAMES, Series
+from jobscribe.protocol.wire.messages import Sample, Samples
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.status import COMPLETED, RUNNING
+from jobscribe.supervisor.usage import samples as samples_module
+from jobscribe.supervisor.usage.summary import ADDED, NOW, PEAK, SERIES_POINTS, Taken, job_metrics
+from jobscribe.supervisor.usage.time_series import MAX_POINTS, NAMES, Series
 from office import OTHER, UID, WALL, Agent, Office
 
 JID = f"{UID}-sim00001-command"

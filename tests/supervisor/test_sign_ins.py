@@ -8,17 +8,17 @@ import urllib.request
 import msgspec
 import pytest
 from doors import CLUSTERS, Api, Doors
-from jobscribe.db.state import AgentRecord
+from jobscribe.db.events.state import AgentRecord
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import Kill
+from jobscribe.protocol.wire.messages import Kill
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.protocol.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
-from jobscribe.runtime.log import Log
-from jobscribe.supervisor.core.world import AgentView
-from jobscribe.supervisor.metrics import Counters
-from jobscribe.supervisor.sign_in_pace import FIRST_SECS, FORGOTTEN_SECS, FREE, LONGEST_SECS, MOST, SignInPace, folded
-from jobscribe.supervisor.sign_ins import MOST as MOST_AT_ONCE, SignIns
+from jobscribe.protocol.api.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
+from jobscribe.runtime.log.logger import Log
+from jobscribe.supervisor.core.state.world import AgentView
+from jobscribe.supervisor.process.counters import Counters
+from jobscribe.supervisor.clusters.sign_in_throttle import FIRST_SECS, FORGOTTEN_SECS, FREE, LONGEST_SECS, MOST, SignInPace, folded
+from jobscribe.supervisor.clusters.sign_in import MOST as MOST_AT_ONCE, SignIns
 from office import Agent, Lines, Office, until
 
 U, V = "user0001", "user0002"

@@ -2,15 +2,13 @@
 
 import msgspec
 import pytest
-from jobscribe.db.events import AgentSignInNeeded, RunEnded
-from jobscribe.protocol.batch import BatchState
+from jobscribe.db.events.events import AgentSignInNeeded, RunEnded
+from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import (
-    AgentConnected, DriverFailed, DriverFound, DriverStarted, HostChanged, SignedIn, SignedOut, SignInNeeded, WantAgent,
-)
-from jobscribe.supervisor.core.status import status
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, DriverFailed, DriverFound, DriverStarted, HostChanged, SignedIn, SignedOut, SignInNeeded, WantAgent
+from jobscribe.supervisor.core.status.run_status import status
 
 KEY = AgentKey("sbatch", "parallel", "user0001", "hpc")
 SENTENCE = "nobody has signed in to hpc as this user since the supervisor was started"

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.protocol.exits import ExitInfo
-from jobscribe.protocol.status import PURGED
-from jobscribe.supervisor.silence import silence
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.jobs.status import PURGED
+from jobscribe.supervisor.diagnosis.missing_output import silence
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.supervisor.core import slots
-from jobscribe.supervisor.core.slots import Slots, Wait
+from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.resources.concurrency_limits import Slots, Wait
 
 CAPACITY = {"a": 1, "b": 2, "c": 3}
 ORDER = ("a1", "a2", "b1", "b2", "b3", "b4", "c1", "c2")

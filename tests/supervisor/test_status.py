@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from jobscribe.db.state import Job
-from jobscribe.supervisor.core.inputs import DriverFailed, Restarted
-from jobscribe.supervisor.core.placement import ASKING
-from jobscribe.supervisor.core.status import status
+from jobscribe.db.events.state import Job
+from jobscribe.supervisor.core.interface.inputs import DriverFailed, Restarted
+from jobscribe.supervisor.core.scheduling.placement import ASKING
+from jobscribe.supervisor.core.status.run_status import status
 
 
 def ask(stage, n=1, **kwargs):

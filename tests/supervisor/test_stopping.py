@@ -1,12 +1,12 @@
 """Cancels, limits and what they owe, in every state a run can be in."""
 
 import pytest
-from jobscribe.db.events import StopRequested
+from jobscribe.db.events.events import StopRequested
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.requests import RunCancel
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import Cancel, Restarted, cancel_receipt
-from jobscribe.supervisor.core.stopping import REMIND_SECS
+from jobscribe.protocol.api.requests import RunCancel
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import Cancel, Restarted, cancel_receipt
+from jobscribe.supervisor.core.runs.termination import REMIND_SECS
 
 
 def in_state(kit, state: str):

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.messages import RunStatusUpdate
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import AgentSaid
-from jobscribe.supervisor.core.submission import with_hash
+from jobscribe.protocol.wire.messages import RunStatusUpdate
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import AgentSaid
+from jobscribe.supervisor.core.runs.admission import with_hash
 
 
 def played(kit, state: str):

@@ -3,10 +3,10 @@
 import pytest
 from office import UID, Office
 
-from jobscribe.protocol.requests import RunSimulation, RunSpec
-from jobscribe.protocol.roles import TaskRole
-from jobscribe.supervisor import summaries
-from jobscribe.supervisor.summaries import CHARS, Summaries, summary
+from jobscribe.protocol.api.requests import RunSimulation, RunSpec
+from jobscribe.protocol.jobs.roles import TaskRole
+from jobscribe.supervisor.runs import command_summaries as summaries
+from jobscribe.supervisor.runs.command_summaries import CHARS, Summaries, summary
 
 
 def spec(*command: str, **fields: object) -> RunSpec:

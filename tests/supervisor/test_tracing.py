@@ -3,39 +3,21 @@
 import math
 
 import pytest
-from jobscribe.db.events import (
-    AgentGone,
-    AgentStarted,
-    AgentStartFailed,
-    AgentStartRequested,
-    AttemptEnded,
-    DependencyEnded,
-    Event,
-    RunEnded,
-    RunRequested,
-    StopRequested,
-    SupervisorStarted,
-    TaskEnded,
-    TaskPlaced,
-    TaskStarted,
-    TaskSubmitted,
-    agent_stream,
-    job_stream,
-)
-from jobscribe.db.index import index_row
-from jobscribe.db.job import evolve
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.state import Job, Retrying
-from jobscribe.db.store import Batch, Write
-from jobscribe.protocol.batch import BatchState
+from jobscribe.db.events.events import AgentGone, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptEnded, DependencyEnded, Event, RunEnded, RunRequested, StopRequested, SupervisorStarted, TaskEnded, TaskPlaced, TaskStarted, TaskSubmitted, agent_stream, job_stream
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.events.state import Job, Retrying
+from jobscribe.db.store.contract import Batch, Write
+from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.requests import RunSpec
-from jobscribe.protocol.roles import After
-from jobscribe.supervisor.tracing.answer import about, lines_told, pulled, trace
-from jobscribe.supervisor.tracing.log_lines import About, AboutAgent, Line
-from jobscribe.supervisor.tracing.lookup import SHOWN, Known, no_job
+from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.roles import After
+from jobscribe.supervisor.tracing.report import about, lines_told, pulled, trace
+from jobscribe.supervisor.tracing.log_search import About, AboutAgent, Line
+from jobscribe.supervisor.tracing.id_lookup import SHOWN, Known, no_job
 
 T = 1_700_000_000.0
 ANN, BOB = "annAAAA1", "bobBBBB2"

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor import library as library_module
-from jobscribe.supervisor.tracing import log_lines
-from jobscribe.supervisor.library import Library
-from jobscribe.supervisor.purging import Purging
-from jobscribe.supervisor.user_folders import remove
+from jobscribe.supervisor.files import user_library as library_module
+from jobscribe.supervisor.tracing import log_search as log_lines
+from jobscribe.supervisor.files.user_library import Library
+from jobscribe.supervisor.files.run_dir_reaper import Purging
+from jobscribe.supervisor.files.safe_paths import remove
 
 MINE, THEIRS = "user0001", "user0002"
 #: unix users that need not have an entry anywhere

@@ -1,8 +1,8 @@
 """An agent that is wanted for more than a run: by a call, a reader, or a user who is about to begin."""
 
 import pytest
-from jobscribe.supervisor.core import effects as fx
-from jobscribe.supervisor.core.inputs import DriverFailed, TimerFired, WantAgent, agent_key, refusal_handle
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import DriverFailed, TimerFired, WantAgent, agent_key, refusal_handle
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.service.notify import Notifier
-from jobscribe.supervisor.watchdog import SIGNS, Watchdog
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.service.systemd import Notifier
+from jobscribe.supervisor.process.watchdog import SIGNS, Watchdog
 
 EVERY = 0.2
 

@@ -1,18 +1,18 @@
 """Why a run is where it is: a sentence for each cause, and the evidence beside it."""
 
 import pytest
-from jobscribe.db.state import Job
-from jobscribe.protocol.causes import CAUSES
-from jobscribe.protocol.diagnosis import Diagnosis
-from jobscribe.protocol.exits import ExitFacts, ExitInfo
+from jobscribe.db.events.state import Job
+from jobscribe.diagnosis.causes import CAUSES
+from jobscribe.diagnosis.exit_table import Diagnosis
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.messages import KeeperReport
-from jobscribe.protocol.roles import Retry
-from jobscribe.supervisor.core.inputs import DriverFailed
-from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.why.answer import why
-from jobscribe.supervisor.why.containers import is_command
-from jobscribe.supervisor.why.words import waking
+from jobscribe.protocol.wire.messages import KeeperReport
+from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.supervisor.core.interface.inputs import DriverFailed
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.explanation import why
+from jobscribe.supervisor.diagnosis.containers import is_command
+from jobscribe.supervisor.diagnosis.phrases import waking
 
 
 def ask(stage, folder=None, since=None, n=1, **kwargs):

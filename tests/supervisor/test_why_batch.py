@@ -1,19 +1,19 @@
 """What `job why` and `trace` say of runs on clusters: why they wait there, who ended them, and how Slurm's number leads back to a run."""
 
 import pytest
-from jobscribe.db.events import job_stream
-from jobscribe.db.index import index_row
-from jobscribe.db.memory import MemoryStore
-from jobscribe.db.store import Batch, Write
-from jobscribe.protocol.batch import BatchState
+from jobscribe.db.events.events import job_stream
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.store.contract import Batch, Write
+from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.exits import ExitFacts
+from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.hosts import HostPlace
-from jobscribe.supervisor.core.inputs import DriverFound, SignInNeeded
-from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.tracing.answer import trace
-from jobscribe.supervisor.why.answer import why
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.interface.inputs import DriverFound, SignInNeeded
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.tracing.report import trace
+from jobscribe.supervisor.diagnosis.explanation import why
 
 KEY = AgentKey("sbatch", "parallel", "user0001", "hpc")
 FOLDER = "/r/agent/run/t"

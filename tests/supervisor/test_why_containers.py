@@ -1,10 +1,10 @@
 """What `job why` says of a run in a container: what it shares, who may have ended it, what to ask the engine, what was seen of its memory."""
 
 import pytest
-from jobscribe.protocol.exits import ExitFacts, ExitInfo
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.why.answer import why
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.explanation import why
 from test_why import contained, ended
 
 

@@ -3,13 +3,13 @@
 from typing import get_args
 
 import pytest
-from jobscribe.protocol.causes import CAUSES
-from jobscribe.protocol.diagnosis import Diagnosis
-from jobscribe.protocol.exits import ExitFacts, ExitInfo
-from jobscribe.protocol.status import QueueState
-from jobscribe.supervisor.core.inputs import DriverFailed
-from jobscribe.supervisor.core.status import status
-from jobscribe.supervisor.why.answer import brief, why
+from jobscribe.diagnosis.causes import CAUSES
+from jobscribe.diagnosis.exit_table import Diagnosis
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
+from jobscribe.protocol.jobs.status import QueueState
+from jobscribe.supervisor.core.interface.inputs import DriverFailed
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.explanation import brief, why
 from office import UID, Office
 
 KEYS = {

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 from real_site import Site, until
 
-from jobscribe.db.index import index_row
-from jobscribe.db.inspection import check, export, folded, opened
-from jobscribe.db.projection import record_bytes
-from jobscribe.db.records import record_path
-from jobscribe.db.state import Job, Run
-from jobscribe.db.store import Stored
-from jobscribe.protocol.exits import ExitInfo
-from jobscribe.protocol.status import PURGED
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.maintenance.verification import check, export, folded, opened
+from jobscribe.db.records.job_record import record_bytes
+from jobscribe.db.records.record_files import record_path
+from jobscribe.db.events.state import Job, Run
+from jobscribe.db.store.contract import Stored
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.jobs.status import PURGED
 
 #: What a run may go through. Anything else is a step too many, too few, or out of order.
 _NEXT = {

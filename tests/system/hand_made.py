@@ -12,18 +12,19 @@ import pytest
 import tornado.httpclient
 import tornado.websocket
 
-from jobscribe.db.events import agent_stream
-from jobscribe.drivers.driver import AgentSpec
+from jobscribe.db.events.events import agent_stream
+from jobscribe.drivers.contracts import AgentSpec
 from jobscribe.drivers.fake import FakeDriver, Place
-from jobscribe.protocol.codec import Decoder, Encoder
-from jobscribe.protocol.exits import ExitInfo
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.messages import Alive, Execution, Run, RunStatusUpdate, Snapshot
-from jobscribe.runtime.lag import LoopLag
-from jobscribe.service.notify import Notifier
-from jobscribe.service.settings import LimitSettings, Settings, SlotSettings, SupervisorSettings
-from jobscribe.supervisor import app, offers, root_identity
-from jobscribe.supervisor.root import Root
+from jobscribe.protocol.wire.messages import Alive, Execution, Run, RunStatusUpdate, Snapshot
+from jobscribe.runtime.event_loop_lag import LoopLag
+from jobscribe.service.systemd import Notifier
+from jobscribe.service.settings.settings import LimitSettings, Settings, SlotSettings, SupervisorSettings
+from jobscribe.supervisor import app, configuration as offers
+from jobscribe.supervisor.process import root_identity
+from jobscribe.supervisor.process.root_directory import Root
 
 DEADLINE_SECS = 15.0
 _numbers = itertools.count(1)

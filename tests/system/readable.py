@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from jobscribe.protocol.causes import CAUSES
+from jobscribe.diagnosis.causes import CAUSES
 
 #: Words of the program, not of its users.
 _INTERNAL = re.compile(r"Traceback|object at 0x|None\b|UNSET|ExitInfo|Refusal|\bNotImplemented|\{\}|\{[a-z_]+\}|<[A-Z][a-z]+\(")

@@ -25,7 +25,7 @@ from machine_floor import floor
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
-from jobscribe.runtime.sessions import log_files
+from jobscribe.runtime.log.session_folders import log_files
 
 DEADLINE_SECS = 30.0
 UID = "SystemU1"

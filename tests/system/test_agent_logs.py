@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobscribe.runtime import sessions
+from jobscribe.runtime.log import session_folders as sessions
 from real_site import UID, Site, jid_of, shell, until
 
 KEY = f"local.sequential.{UID}@localhost"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from real_site import PYTHON_PATH, UID, Answer, Site, jid_of, req_id, rss, shell, spec, until
 
-from jobscribe.client.sse import Message, Parser
-from jobscribe.protocol import tickets
+from jobscribe.client.api.server_sent_events import Message, Parser
+from jobscribe.protocol.api import tickets
 from jobscribe.runtime import processes
 
 OTHER_UID = "SystemU2"

@@ -9,8 +9,8 @@ import pytest
 from loop_lag import check_lag
 from real_site import UID, Site, ended, req_id, until
 
-from jobscribe.client.http import Client, Job
-from jobscribe.client.job_file import read
+from jobscribe.client.sync_client import Client, Job
+from jobscribe.schema.text.job_text import read
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "jobs"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobscribe.supervisor.series import NAMES
+from jobscribe.supervisor.usage.time_series import NAMES
 from real_site import UID, Site, fresh_nap, jid_of, req_id, spec, until
 
 #: Keeps 64 MiB, has a child burn half a second of a processor, then waits for a word.

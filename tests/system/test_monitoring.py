@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobscribe.supervisor.web.routes import ROUTES
+from jobscribe.supervisor.api.routes import ROUTES
 from real_site import PYTHON_PATH, Answer, Site, shell, spec, until
 
 

@@ -13,8 +13,8 @@ from books import check_books
 from real_site import Site, fresh_nap, naps, spec, until
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor import root as root_module
-from jobscribe.supervisor.root import Root
+from jobscribe.supervisor.process import root_directory as root_module
+from jobscribe.supervisor.process.root_directory import Root
 
 Make = Callable[..., Site]
 

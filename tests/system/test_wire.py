@@ -16,17 +16,17 @@ import tornado.websocket
 from books import check_answer, check_list
 from hand_made import Agent, Hall, execution, until
 
-from jobscribe.db.inspection import check
-from jobscribe.db.agent import evolve_agent
-from jobscribe.db.job import fold
-from jobscribe.db.state import AgentRecord, Job
-from jobscribe.db.store import Stored
-from jobscribe.drivers.driver import AgentSpec
-from jobscribe.protocol.codec import MAX_FRAME, Encoder
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.events.agent_fold import evolve_agent
+from jobscribe.db.events.job_fold import fold
+from jobscribe.db.events.state import AgentRecord, Job
+from jobscribe.db.store.contract import Stored
+from jobscribe.drivers.contracts import AgentSpec
+from jobscribe.protocol.wire.codec import MAX_FRAME, Encoder
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
-from jobscribe.supervisor import agent_socket
-from jobscribe.supervisor import hub as hub_module
+from jobscribe.protocol.wire.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
+from jobscribe.supervisor.connections import websocket as agent_socket
+from jobscribe.supervisor.connections import hub as hub_module
 
 STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
 UID, OTHER_UID = "WireUsr1", "WireUsr2"

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from jobscribe.client.address import Address
+from jobscribe.client.transport.address import Address
 from jobscribe.protocol.errors import Refusal
 
 TOKEN = "Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"

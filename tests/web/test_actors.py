@@ -6,7 +6,7 @@ import pytest
 from test_gates import CHANGING
 from web_site import ADM, ANN, BOB, Web, refused
 
-from jobscribe.web.routes import ROUTES
+from jobscribe.web.blueprint.routes import ROUTES
 
 SID, REPORT = "mine0001", {"simulationType": "odd", "simulationId": "mine0001", "report": "oddReport"}
 

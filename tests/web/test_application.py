@@ -11,12 +11,13 @@ from web_site import Lines, refused
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
-from jobscribe.service.safety import check_server
-from jobscribe.service.settings import ServerSettings, Settings
-from jobscribe.web import Uids, application, sign_in
-from jobscribe.web.sessions import Sessions
-from jobscribe.web.upstream import Upstream
+from jobscribe.runtime.log.logger import Log
+from jobscribe.service.site.startup_checks import check_server
+from jobscribe.service.settings.settings import ServerSettings, Settings
+from jobscribe.web import Uids
+from jobscribe.web.server import application, development_login as sign_in
+from jobscribe.web.server.login_sessions import Sessions
+from jobscribe.web.request.supervisor_client import Upstream
 
 
 class Empty(msgspec.Struct):
@@ -170,7 +171,7 @@ def a_user(request: Any) -> str | None:
 def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in(stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     monkeypatch.setattr(application, "a_user", a_user, raising=False)
-    app = made(stub, development=False, user_hook="jobscribe.web.application:a_user")
+    app = made(stub, development=False, user_hook="jobscribe.web.server.application:a_user")
     client = app.test_client()
     assert client.post("/own-jobs", json={}, headers={"X-Their-User": "AnnAnn01", "Host": "sims.example.org"}).status_code == 200
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
@@ -182,7 +183,7 @@ def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in
 def test_names_of_the_site_become_uids_where_a_file_is_set_for_them(stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     monkeypatch.setattr(application, "a_user", a_user, raising=False)
-    app = made(stub, development=False, user_hook="jobscribe.web.application:a_user", uid_file=str(tmp_path / "uids.json"))
+    app = made(stub, development=False, user_hook="jobscribe.web.server.application:a_user", uid_file=str(tmp_path / "uids.json"))
     client = app.test_client()
     assert client.post("/own-jobs", json={}, headers={"X-Their-User": "ann@example.org"}).status_code == 200
     assert stub.sent("/api/job-list")[0]["uid"] == Uids(tmp_path / "uids.json").of("ann@example.org")
@@ -191,9 +192,9 @@ def test_names_of_the_site_become_uids_where_a_file_is_set_for_them(stub: StubSu
 
 
 @pytest.mark.parametrize(("server", "code"), [
-    ({}, "unsafe"), ({"user_hook": "no_such_module:x"}, "badConfig"), ({"user_hook": "jobscribe.web.application:nothing"}, "badConfig"),
-    ({"user_hook": "jobscribe.web.application:POLICY"}, "badConfig"), ({"user_hook": "jobscribe"}, "badConfig"),
-    ({"user_hook": "jobscribe.web.application:create_app", "admin_hook": "x:y"}, "badConfig"),
+    ({}, "unsafe"), ({"user_hook": "no_such_module:x"}, "badConfig"), ({"user_hook": "jobscribe.web.server.application:nothing"}, "badConfig"),
+    ({"user_hook": "jobscribe.web.server.application:POLICY"}, "badConfig"), ({"user_hook": "jobscribe"}, "badConfig"),
+    ({"user_hook": "jobscribe.web.server.application:create_app", "admin_hook": "x:y"}, "badConfig"),
 ])
 def test_a_server_without_its_hooks_does_not_start(stub: StubSupervisor, server: dict[str, str], code: str) -> None:
     with pytest.raises(Refusal) as e:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from doors import Api
-from jobscribe.client.address import Address
-from jobscribe.protocol.batch import Wishes
+from jobscribe.client.transport.address import Address
+from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.errors import Refusal
-from jobscribe.web.batch_fields import NAMES
+from jobscribe.web.handlers.cluster_fields import NAMES
 from stub_supervisor import StubSupervisor
 from web_site import ANN, BOB, Browser, Web, refused
 

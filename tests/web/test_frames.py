@@ -7,7 +7,7 @@ from stub_supervisor import StubSupervisor
 from web_site import ANN, Web, refused
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.web.frames import FOR_EVER
+from jobscribe.web.handlers.frames import FOR_EVER
 
 FRAME = "3*otherAnimation*abcdefgh*odd*0123456789abcdef*1700000000"
 

@@ -9,8 +9,8 @@ from stub_supervisor import StubSupervisor
 from web_site import ADM, ANN, BOB, Web, refused
 
 from jobscribe.protocol.errors import CODES, Refusal
-from jobscribe.web.openapi import REFUSALS
-from jobscribe.web.routes import ROUTES
+from jobscribe.web.blueprint.openapi import REFUSALS
+from jobscribe.web.blueprint.routes import ROUTES
 
 Make = Callable[..., Web]
 BODIES: dict[str, dict[str, Any]] = {

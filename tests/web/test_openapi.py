@@ -13,8 +13,8 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from test_gates import address
 from web_site import ANN, BOB, Web
 
-from jobscribe.web.openapi import document
-from jobscribe.web.routes import ROUTES
+from jobscribe.web.blueprint.openapi import document
+from jobscribe.web.blueprint.routes import ROUTES
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance, unsupported_method]
 #: Examples for each operation and mode. More than these: SCHEMATHESIS_EXAMPLES=200.

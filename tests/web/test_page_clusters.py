@@ -10,12 +10,12 @@ from typing import Any
 import flask
 import pytest
 import werkzeug.serving
-from jobscribe.client.address import Address
+from jobscribe.client.transport.address import Address
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
+from jobscribe.runtime.log.logger import Log
 from jobscribe.web import create_blueprint
-from jobscribe.web.application import POLICY, STATIC
+from jobscribe.web.server.application import POLICY, STATIC
 from real_site import until
 from stub_supervisor import StubSupervisor
 from web_site import ANN, Lines

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from stub_supervisor import TOKEN
 
-from jobscribe.client.address import Address
-from jobscribe.client.errors import own
+from jobscribe.client.transport.address import Address
+from jobscribe.client.api.errors import own
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log
-from jobscribe.web import proxy as proxy_module
-from jobscribe.web.proxy import Proxy, serve
+from jobscribe.runtime.log.logger import Log
+from jobscribe.web.server import proxy as proxy_module
+from jobscribe.web.server.proxy import Proxy, serve
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -303,7 +303,7 @@ def test_a_ticket_is_signed_with_the_secret_that_is_valid_now(stub: StubSupervis
 
     import msgspec
 
-    from jobscribe.protocol import tickets
+    from jobscribe.protocol.api import tickets
 
     where = [stub.address]
     web = make_web(lambda: where[0])

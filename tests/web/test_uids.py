@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.web import Uids, uids
+from jobscribe.web import Uids
+from jobscribe.web.server import user_ids as uids
 
 
 def test_a_uid_is_given_once_and_stays(tmp_path: Path) -> None:

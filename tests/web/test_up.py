@@ -19,7 +19,7 @@ import real_site
 import requests
 from real_site import Site, until
 
-from jobscribe.cli import front
+from jobscribe.cli.services import front_end as front
 
 
 class Person:

@@ -6,10 +6,10 @@ from typing import Any
 import flask
 from flask.testing import FlaskClient
 
-from jobscribe.client.address import Address, Source
+from jobscribe.client.transport.address import Address, Source
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import Log, Record
+from jobscribe.runtime.log.logger import Log, Record
 from jobscribe.web import create_blueprint
 
 ANN, BOB, ADM = "AnnAnn01", "BobBob02", "AdmAdm03"

@@ -15,7 +15,7 @@ import db
 import flask
 import waitress
 
-from jobscribe.web.blueprint import create_blueprint
+from jobscribe.web.blueprint.blueprint import create_blueprint
 
 
 def create_app() -> flask.Flask:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from strace_calls import Call, data_of, path_of
 
-from jobscribe.db import witness
-from jobscribe.db.events import RunRequested, TaskPlaced, job_stream
-from jobscribe.db.inspection import check
-from jobscribe.db.records import FOLDER, RecordWriter, catch_up
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Stored
+from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.events.events import RunRequested, TaskPlaced, job_stream
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.records.record_files import FOLDER, RecordWriter, catch_up
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Stored
 
 #: A `run` message to an agent, and the beginning of the token in it: a jid and an unsigned number of four bytes.
 _ORDER = re.compile(rb"\xa3run.*?([A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[a-z]+)\xce(.{4})", re.DOTALL)

@@ -11,7 +11,7 @@ from books import check_books
 from failing_calls import options, struck
 from real_site import Site, shell
 
-from jobscribe.db.inspection import check
+from jobscribe.db.maintenance.verification import check
 
 SOAK = os.environ.get("SOAK") == "1"
 Make = Callable[..., Site]

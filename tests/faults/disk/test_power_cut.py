@@ -26,7 +26,7 @@ from promises import Job, Promised, keep_them
 from real_site import UID, Site, shell, until
 from strace_calls import Call, path_of
 
-from jobscribe.runtime import evidence
+from jobscribe.runtime.execution import folder as evidence
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Disks that are made of the recording, by kind of moment. With SOAK=1 every moment of the first two kinds, and more of the third.

@@ -4,12 +4,12 @@ import time
 
 from real_site import Site, until
 
-from jobscribe.db.events import AgentStarted, AgentStartRequested, agent_stream
-from jobscribe.db.sqlite import SqliteStore
-from jobscribe.db.store import Appended, Batch, Write
+from jobscribe.db.events.events import AgentStarted, AgentStartRequested, agent_stream
+from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, Write
 from jobscribe.protocol.ids import AgentKey, derived_id
-from jobscribe.protocol.messages import Alive
-from jobscribe.supervisor.core.world import token_hash
+from jobscribe.protocol.wire.messages import Alive
+from jobscribe.supervisor.core.state.world import token_hash
 
 
 def tell_of_agents(site: Site, keys: list[AgentKey]) -> None:

@@ -1,0 +1,157 @@
+"""Reading the files of a run directory: regular files only, never through a symbolic link, never out of it.
+
+A file that has another name outside of the run directory (a hard link) is not of the run, whoever may read it there.
+
+Every component is opened relative to the one before it, so nothing that a job renames meanwhile leads elsewhere. What is asked
+for is opened without any effect first (O_PATH), so that asking for a pipe or a device does nothing to it.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ...protocol.errors import Refusal
+from ...runtime.hard_links import all_below
+
+#: Our own folder in a run directory: it leads to evidence, which has its own reader.
+OWN = ".jobscribe"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_SHOWN = 100
+
+
+class Piece(NamedTuple):
+    """size, mtime_ns: of the whole file at the time of the read."""
+
+    data: bytes
+    size: int
+    mtime_ns: int
+
+
+def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
+    """Up to `limit` bytes from `offset`; less only at the end of the file. Blocks.
+
+    name "" asks whether the run directory is there at all. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable.
+    """
+    if not name:
+        fd = open_run_dir(run_dir)
+        try:
+            return Piece(b"", 0, os.fstat(fd).st_mtime_ns)
+        finally:
+            os.close(fd)
+    with opened(run_dir, name) as fd:
+        data = read_all(fd, offset, limit)
+        status = os.fstat(fd)
+        return Piece(data, status.st_size, status.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def opened(run_dir: str, name: str) -> Iterator[int]:
+    """A descriptor of this regular file, for as long as the block lasts. Raises Refusal."""
+    parts = checked(name)
+    top = open_run_dir(run_dir)
+    fd = os.dup(top)
+    try:
+        for i, part in enumerate(parts[:-1]):
+            fd = _replaced(fd, _open(part, _FOLDER, fd, "/".join(parts[: i + 1])))
+        fd = _replaced(fd, _open(parts[-1], _LOOK, fd, name))
+        _check_kind(fd, name)
+        _check_names(top, fd, name)
+        fd = _replaced(fd, _open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC, None, name))
+        yield fd
+    except OSError as e:
+        raise _said(e, name) from e
+    finally:
+        os.close(fd)
+        os.close(top)
+
+
+def read_all(fd: int, offset: int, limit: int) -> bytes:
+    """Up to `limit` bytes; less only at the end of the file."""
+    first = os.pread(fd, limit, offset)
+    if len(first) == limit or not first:
+        return first
+    data = bytearray(first)
+    while len(data) < limit and (more := os.pread(fd, limit - len(data), offset + len(data))):
+        data += more
+    return bytes(data)
+
+
+def checked(name: str) -> list[str]:
+    """The components of a name inside the run directory. Raises Refusal("badRequest")."""
+    parts = name.split("/")
+    if "\0" in name:
+        raise Refusal("badRequest", "a file name cannot have a NUL character in it")
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise Refusal("badRequest", f"{_shown(name)} cannot be the name of a file") from None
+    if name.startswith("/"):
+        raise Refusal("badRequest", f"{_shown(name)} must be relative to the run directory")
+    if any(p in ("", ".", "..") for p in parts):
+        raise Refusal("badRequest", f"{_shown(name)} is not the plain name of a file in the run directory: no '..', no '.', no '//'")
+    if OWN in parts:
+        raise Refusal("badRequest", f"{_shown(name)} lies in {OWN}, which is not the run's own; its output is read as its log")
+    return parts
+
+
+def open_run_dir(path: str) -> int:
+    """A descriptor of the folder, which the caller closes. Raises Refusal."""
+    if not path.startswith("/") or "\0" in path:
+        raise Refusal("badRequest", "a run directory is an absolute path")
+    try:
+        return os.open(path, _FOLDER)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refusal("notFound", "the run directory is gone") from None
+    except OSError as e:
+        if e.errno == errno.ELOOP:
+            raise Refusal("notFound", "the run directory is gone; a symbolic link is in its place") from None
+        raise _said(e, "the run directory") from e
+
+
+def _open(part: str, flags: int, folder: int | None, shown: str) -> int:
+    try:
+        return os.open(part, flags, dir_fd=folder)
+    except OSError as e:
+        raise _said(e, shown) from e
+
+
+def _replaced(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _check_kind(fd: int, name: str) -> None:
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISLNK(mode):
+        raise Refusal("notFound", f"{_shown(name)} is a symbolic link, and links are not followed")
+    if stat.S_ISDIR(mode):
+        raise Refusal("notFound", f"{_shown(name)} is a folder; a file in it can be read by its name")
+    raise Refusal("notFound", f"{_shown(name)} is no regular file")
+
+
+def _check_names(top: int, fd: int, name: str) -> None:
+    if not all_below(top, os.fstat(fd)):
+        what = f"{_shown(name)} has another name outside of the run directory (a hard link), so it is not served"
+        raise Refusal("forbidden", f"{what}; let the run copy the file (cp) instead of linking it (ln, cp -l)")
+
+
+def _said(error: OSError, name: str) -> Refusal:
+    match error.errno:
+        case errno.ENOENT | errno.ENAMETOOLONG:
+            return Refusal("notFound", f"there is no file {_shown(name)} in the run directory")
+        case errno.ENOTDIR | errno.ELOOP:
+            return Refusal("notFound", f"{_shown(name)} is no folder (symbolic links are not followed)")
+        case errno.EACCES | errno.EPERM:
+            return Refusal("forbidden", f"the agent may not read {_shown(name)}")
+        case _:
+            return Refusal("agentUnavailable", f"{_shown(name)} cannot be read: {error.strerror}")
+
+
+def _shown(name: str) -> str:
+    return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")

@@ -1,0 +1,228 @@
+"""A warm process that forks keepers, so that a new agent need not wait for an interpreter to start and to import.
+
+    python -m jobscribe.agent.fork_server --root ROOT PADDING              fd 0: a SOCK_SEQPACKET socket to the local driver
+
+One JSON object a packet. `{"id", "keeper": {configuration}}` is answered by `{"id", "pid", "startTicks"}` as soon as keeper and
+agent are there, `{"id", "ping": true}` by `{"id", "pong": true}`, anything that cannot be done by `{"id", "error": sentence}`: in
+the keeper's own words, where it still had some. It ends when the other end does; keepers and agents do not. PADDING only makes
+room for the title that this process and its children show in `ps`.
+
+What is forked here must not have run an event loop or a thread before: nothing but imports happens in this process.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+from ..runtime import processes
+from .keeper import process as keeper
+from .keeper.startup_failure import last_words
+from .keeper.linux.oom_detection import fault
+
+_PACKET = 256 * 1024
+_AGENT = ".process"
+
+
+def main() -> int:
+    root = _root(sys.argv[1:])
+    if root is None:
+        sys.stderr.write("usage: python -m jobscribe.agent.fork_server --root ROOT PADDING, a socket as stdin\n")
+        return 2
+    processes.set_title("jobscribe template", root)
+    processes.set_dumpable(False)
+    os.umask(0o077)
+    _warm()
+    with socket.socket(fileno=0) as driver:
+        return _serve(driver, root)
+
+
+class _Begun(NamedTuple):
+    """A keeper that was forked for a request and has not said yet how it went."""
+
+    number: int
+    pid: int
+    ticks: int | None
+
+
+def _serve(driver: socket.socket, root: str) -> int:
+    wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker)
+    begun: dict[int, _Begun] = {}
+    ended: dict[int, int] = {}
+    poll = select.poll()
+    for fd in (driver.fileno(), wake):
+        poll.register(fd, select.POLLIN)
+    try:
+        while True:
+            for fd, _ in poll.poll():
+                if fd == wake:
+                    os.read(wake, 4096)
+                    _bury(begun, ended)
+                elif fd in begun:
+                    poll.unregister(fd)
+                    keeper = begun.pop(fd)
+                    _send(driver, _went(fd, keeper, ended))
+                else:
+                    packet = driver.recv(_PACKET)
+                    if not packet:
+                        return 0
+                    answer = _answered(packet, root, begun, poll)
+                    if answer is not None:
+                        _send(driver, answer)
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+
+
+def _send(driver: socket.socket, answer: dict[str, Any]) -> None:
+    driver.send(json.dumps(answer).encode())
+
+
+def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
+    """Reap every child that is over; how it ended is kept for those that somebody waits for."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if any(keeper.pid == pid for keeper in begun.values()):
+            ended[pid] = status
+
+
+def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
+    """The answer to who wanted this keeper: it has spoken, or its end of the pipe is closed."""
+    words = os.read(fd, _PACKET)
+    os.close(fd)
+    if not words:
+        status = ended.pop(keeper.pid, None)
+        if status is None:
+            status = os.waitpid(keeper.pid, 0)[1]  # the pipe is closed by its very end
+        code = os.waitstatus_to_exitcode(status)
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return {"id": keeper.number, "error": f"its keeper ended {how} before it had started an agent; the reason may stand in its log"}
+    ended.pop(keeper.pid, None)
+    failed = json.loads(words)
+    if failed is not None:
+        return {"id": keeper.number, "error": failed}
+    return {"id": keeper.number, "pid": keeper.pid, "startTicks": keeper.ticks}
+
+
+def _answered(packet: bytes, root: str, begun: dict[int, _Begun], poll: select.poll) -> dict[str, Any] | None:
+    """None where the answer has to wait for the keeper."""
+    try:
+        request = json.loads(packet)
+        number = request["id"]
+    except (ValueError, TypeError, KeyError):
+        return {"id": 0, "error": "the template process was sent something that is no request"}
+    config = request.get("keeper")
+    if isinstance(config, dict) and isinstance(config.get("folder"), str):
+        try:
+            hears, tells = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            return {"id": number, "error": f"no keeper can be started: {error.strerror}"}
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(hears)
+            os.close(tells)
+            return {"id": number, "error": f"no keeper can be forked: {fault(error, spawning=True)[1]}"}
+        if pid == 0:
+            _be_keeper({"root": root, **config}, tells)
+        os.close(tells)
+        begun[hears] = _Begun(number, pid, processes.start_ticks(pid))
+        poll.register(hears, select.POLLIN)
+        return None
+    if request.get("ping"):
+        return {"id": number, "pong": True}
+    return {"id": number, "error": "the template process knows only 'keeper' (with a folder) and 'ping'"}
+
+
+def _warm() -> None:
+    """Import what agents need, once for all of them. What cannot be imported now is said by the agent that needs it."""
+    try:
+        importlib.import_module(_AGENT, __package__)
+    except ImportError as error:
+        sys.stderr.write(f"jobscribe template: agents will start slowly or not at all: {error}\n")
+    gc.collect()
+    gc.freeze()  # what is shared now stays shared: the collector would write to it
+
+
+def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
+    """In the forked child. It must never come back to the loop above, whatever happens. tells: who wanted it listens there, once."""
+    code = 1
+
+    def tell(failed: str | None) -> None:
+        nonlocal tells
+        fd, tells = tells, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # nobody listens any more
+                os.write(fd, json.dumps(failed).encode())
+            os.close(fd)
+
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _leave_behind(keep=tells)
+        os.setsid()
+        processes.set_title(keeper.TITLE, config["root"])
+        code = keeper.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        tell(f"its keeper ended with exit code 1: {type(error).__name__}: {error}")
+    finally:
+        os._exit(code)
+
+
+def _fork_agent(sock: socket.socket, root: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        _be_agent(sock.fileno(), root)
+    return pid
+
+
+def _be_agent(fd: int, root: str) -> NoReturn:
+    """In the child of a keeper: nothing of the keeper's is left, neither locks nor signal handlers."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _leave_behind(keep=fd)
+        run_agent = importlib.import_module(_AGENT, __package__).run_agent
+        run_agent(fd, root)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        last_words(fd, error)
+    finally:
+        os._exit(code)
+
+
+def _leave_behind(keep: int) -> None:
+    """Close every inherited descriptor but stdout, stderr and `keep`: a lock or socket of the parent must not live on in here."""
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    end = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, keep)
+    os.closerange(keep + 1, end)
+
+
+def _root(given: list[str]) -> str | None:
+    return given[1] if len(given) in (2, 3) and given[0] == "--root" else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Host: one sentence to be written."""

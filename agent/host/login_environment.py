@@ -1,0 +1,217 @@
+"""What a login profile does to an otherwise clean environment: found out once, cached by the files it depends on.
+
+Nothing of our own process environment gets in. A profile that hangs or fails costs its own effects, not the job: then the
+clean default environment is used, and a sentence says so.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...runtime.filesystems import write_atomically
+
+#: A profile may take this long (seconds) where nobody says, what it leaves running has so long to end before it is killed, and its
+#: environment may be this large (bytes).
+TIMEOUT_SECS, _LEAVE_SECS = 10.0, 1.0
+_MAX_BYTES = 4 << 20
+#: A profile may depend on more than the files below: the cache is not believed for longer than this (seconds).
+_MAX_AGE_SECS = 3600.0
+_UMASK = "0077"
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SYSTEM = ("/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc", "/etc/environment")
+_OWN = (".bash_profile", ".bash_login", ".profile", ".bashrc")
+#: What the shell that prints the environment sets for itself.
+_OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
+
+
+class Snapshot(NamedTuple):
+    """sentence: why this is only the default environment; None where the profile was run. umask: as a shell prints it."""
+
+    env: dict[str, str]
+    umask: str
+    sentence: str | None
+
+
+class Account(NamedTuple):
+    uid: int
+    name: str
+    home: str
+
+    def clean(self) -> dict[str, str]:
+        """What `login` would start a shell with."""
+        shell = shell_path()
+        path = _ROOT_PATH if self.uid == 0 else _PATH
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": shell, "PATH": path}
+
+
+class LoginEnvironment:
+    """The environment of this agent's jobs. `known` is None until `find_out` has returned once; `sentence` as in Snapshot.
+
+    timeout_secs: how long a profile may take; 0: none is run, and the default environment is what is wanted.
+    """
+
+    def __init__(self, cache_folder: Path, account: Account | None = None, timeout_secs: float = TIMEOUT_SECS) -> None:
+        self._cache = cache_folder / "login-environment.json"
+        self._account = account or this_account()
+        self._timeout = timeout_secs
+        self._finding: asyncio.Task[Snapshot] | None = None
+        self.known: dict[str, str] | None = None
+        self.umask = _UMASK
+        self.sentence: str | None = None
+
+    async def find_out(self) -> None:
+        """From the cache, or by running the profile (in a thread; once, however many ask)."""
+        if self._finding is None:
+            self._finding = asyncio.create_task(asyncio.to_thread(self._snapshot))
+        # whoever gives up waiting must not take it away from the others
+        snapshot = await asyncio.shield(self._finding)
+        self.known, self.umask, self.sentence = snapshot
+
+    def _snapshot(self) -> Snapshot:
+        if not self._timeout:
+            return Snapshot(self._account.clean(), _UMASK, None)
+        key = _depends_on(self._account)
+        cached = _cached(self._cache, key)
+        if cached is not None:
+            return cached
+        snapshot = run_profile(self._account, self._timeout)
+        said = {"key": key, "at": time.time(), **snapshot._asdict()}
+        with contextlib.suppress(OSError):  # without a cache the next agent asks the profile again
+            write_atomically(str(self._cache), json.dumps(said).encode())
+        return snapshot
+
+
+def this_account(home: str | None = None) -> Account:
+    """The account this process runs as; one that is in no table is called by its number.
+
+    home: its directory, where that is known better than by the table: that of a container's image knows nothing of its users.
+    """
+    uid = os.getuid()
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Account(uid, str(uid), home or "/")
+    return Account(uid, entry.pw_name, home or entry.pw_dir)
+
+
+def shell_path() -> str:
+    return next((p for p in ("/bin/bash", "/usr/bin/bash") if os.access(p, os.X_OK)), "/bin/sh")
+
+
+def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapshot:
+    """Let a login shell print what it has. Never raises for what a profile does."""
+    mark = os.urandom(16).hex()
+    clean = account.clean()
+    command = f"printf '%s\\n' {mark}; umask; exec env -0"
+    try:
+        shell = subprocess.Popen(
+            [shell_path(), "-l", "-c", command], env=clean, cwd=account.home if os.path.isdir(account.home) else "/",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, restore_signals=True,
+            process_group=0,  # and the agent's session: by that the keeper knows whose it was, should the agent be gone before it
+        )
+    except OSError as error:
+        return _default(clean, f"no login shell can be started: {error.strerror}")
+    try:
+        said = _output(shell, timeout_secs)
+    finally:
+        _end(shell)
+        assert shell.stdout is not None
+        shell.stdout.close()
+    if said is None:
+        return _default(clean, f"the login profile did not end within {timeout_secs:g} s")
+    _, found, rest = said.rpartition(mark.encode() + b"\n")
+    umask, newline, entries = rest.partition(b"\n")
+    if not found or not newline or not entries.endswith(b"\0"):
+        return _default(clean, "the login profile ended the shell before it could say its environment")
+    return Snapshot(_parsed(entries), umask.decode("ascii", "replace"), None)
+
+
+def _end(shell: subprocess.Popen[bytes]) -> None:
+    """It, and what it left in the background. They are asked first: a profile may hold a lock of its user's, and remove it when it ends."""
+    until = time.monotonic() + _LEAVE_SECS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(shell.pid, signal.SIGTERM)
+        while time.monotonic() < until:
+            shell.poll()
+            os.killpg(shell.pid, 0)
+            time.sleep(0.01)
+        os.killpg(shell.pid, signal.SIGKILL)
+    shell.wait()
+
+
+def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
+    """Everything up to the shell's end (not the end of what it left in the background); None where that takes too long."""
+    assert shell.stdout is not None
+    fd = shell.stdout.fileno()
+    os.set_blocking(fd, False)
+    out = bytearray()
+    until = time.monotonic() + timeout_secs
+    while time.monotonic() < until and len(out) < _MAX_BYTES:
+        over = shell.poll() is not None  # before the read: what it printed is in the pipe by then
+        data = _read(fd)
+        if data:
+            out += data
+        elif over:
+            return bytes(out)
+        elif data is None:
+            select.select([fd], [], [], 0.02)
+        else:  # it closed its output, and is about to end
+            time.sleep(0.002)
+    return None
+
+
+def _read(fd: int) -> bytes | None:
+    try:
+        return os.read(fd, 65536)
+    except BlockingIOError:
+        return None
+
+
+def _parsed(entries: bytes) -> dict[str, str]:
+    out = {}
+    for entry in entries.split(b"\0"):
+        name, equals, value = entry.decode("utf-8", "surrogateescape").partition("=")
+        if equals and name and name not in _OF_THE_SHELL:
+            out[name] = value
+    return out
+
+
+def _default(clean: dict[str, str], why: str) -> Snapshot:
+    return Snapshot(clean, _UMASK, f"{why}; jobs start from the default environment")
+
+
+def _depends_on(account: Account) -> str:
+    """A digest of the account and of size and time of every file that login shells read."""
+    files = [*_SYSTEM, *(os.path.join(account.home, n) for n in _OWN)]
+    with contextlib.suppress(OSError):
+        files += sorted(entry.path for entry in os.scandir("/etc/profile.d"))
+    said: list[Any] = [list(account), shell_path()]
+    for path in files:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            said.append([path, status.st_size, status.st_mtime_ns, status.st_ino])
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def _cached(path: Path, key: str) -> Snapshot | None:
+    """The cached snapshot, if it is ours, private, of the same files and not old."""
+    try:
+        with path.open("rb") as f:
+            status = os.fstat(f.fileno())
+            said = json.loads(f.read())
+        fresh = said["key"] == key and 0 <= time.time() - said["at"] <= _MAX_AGE_SECS
+        if not fresh or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            return None
+        return Snapshot(dict(said["env"]), said["umask"], said["sentence"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

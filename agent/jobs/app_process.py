@@ -1,0 +1,251 @@
+"""The app's side of a job command: its functions run in a forked process, so that nothing they do ends the one that has to tell.
+
+One JSON line a question, one an answer, over a socket that nothing else gets. The process is started by the first question, and
+anew after it died. It prints to the job's output; a trace of what an app raises goes to the job's stderr.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Literal, NoReturn, assert_never
+
+from ...apps.app import App, AppError, Prepared, Run
+from ...apps.json_values import NotPlain, encoded
+from ...apps.registry import load
+from ...protocol.jobs import progress_report as reports
+from ...protocol.errors import Refusal
+from ...protocol.jobs.exit_info import signal_name
+from ...protocol.launch.task_environment import APP_VERSION
+from ...runtime.filesystems import write_atomically
+from ..workers.call_handler import RESULT, one_line
+from .job_input import RunInput
+
+Question = Literal["prepare", "progress", "outcome", "result"]
+_PIECE = 65536
+_POINTS = ("result.written", "result.renamed")
+#: A process whose socket is closed is over within this (seconds), or is ended.
+_DEATH_SECS = 1.0
+
+
+class Failed(Exception):
+    """The app could not answer. `sentence` is for its user; signal: what ended its process; late: it did not answer in time."""
+
+    def __init__(self, sentence: str, *, signal: int | None = None, late: bool = False) -> None:
+        super().__init__(sentence)
+        self.sentence, self.signal, self.late = sentence, signal, late
+
+
+class _NotAsked(Exception):
+    """The app returned something else than its contract says."""
+
+
+class AppSide:
+    """woken: a descriptor that gets readable when a child of this process has ended."""
+
+    def __init__(self, given: RunInput, woken: int) -> None:
+        self._given, self._woken = given, woken
+        self._pid = 0
+        self._socket: socket.socket | None = None
+
+    def ask(self, question: Question, *, code: int = 0, timeout_secs: float | None = None) -> Any:
+        """What the app answers. Raises Failed."""
+        where = f"{self._given.simulation_type} failed in {question}"
+        if self._socket is None:
+            self._start()
+        assert self._socket is not None
+        try:
+            self._socket.sendall(json.dumps({"ask": question, "code": code}).encode() + b"\n")
+            line = self._line(None if timeout_secs is None else time.monotonic() + timeout_secs)
+        except TimeoutError:
+            self.close()
+            raise Failed(f"{where}: it did not return within {timeout_secs:g} s", late=True) from None
+        except (BrokenPipeError, ConnectionResetError):
+            line = b""
+        if not line:
+            raise self._died(where)
+        answer = json.loads(line)
+        if "failed" in answer:
+            raise Failed(answer["failed"])
+        return answer["value"]
+
+    def close(self) -> None:
+        """End its process. What it has to say it has said."""
+        if self._socket is not None:
+            self._end()
+
+    # ---- inside
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            _serve(theirs, self._given)
+        theirs.close()
+        self._pid, self._socket = pid, ours
+
+    def _line(self, until: float | None) -> bytes:
+        """Its answer; b"" where its process has ended without one. Raises TimeoutError."""
+        assert self._socket is not None
+        got = bytearray()
+        while not got.endswith(b"\n"):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            ready, _, _ = select.select([self._socket.fileno(), self._woken], [], [], left)
+            if self._socket.fileno() in ready:
+                piece = self._socket.recv(_PIECE)
+                if not piece:
+                    return b""
+                got += piece
+            elif ready and self._over():  # nothing to read, and nobody who could write any more but what it has forked
+                return b""
+        return bytes(got)
+
+    def _over(self) -> bool:
+        drain(self._woken)
+        found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return found is not None
+
+    def _died(self, where: str) -> Failed:
+        until = time.monotonic() + _DEATH_SECS
+        while not self._over() and time.monotonic() < until:  # its socket is closed a little earlier
+            select.select([self._woken], [], [], 0.05)
+        code = self._end()
+        if code >= 0:
+            return Failed(f"{where}: its process ended with exit code {code}")
+        return Failed(f"{where}: its process ended by signal {-code} ({signal_name(-code)})", signal=-code)
+
+    def _end(self) -> int:
+        """Its exit code; a signal is negative."""
+        assert self._socket is not None
+        self._socket.close()
+        self._socket = None
+        os.kill(self._pid, signal.SIGKILL)  # nothing to one that is over
+        _, status = os.waitpid(self._pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+def drain(woken: int) -> None:
+    """Read what signals have written."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(woken, _PIECE):
+            pass
+
+
+# ---- in the forked process
+
+
+def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
+    """Answer until nobody asks. It must never come back to what this process was forked from."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        faulthandler.enable()
+        with asked.makefile("rb") as questions:
+            for line in questions:
+                question = json.loads(line)
+                answer = _answer(question["ask"], question["code"], given)
+                sys.stdout.flush()
+                asked.sendall(json.dumps(answer).encode() + b"\n")
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(70)
+
+
+def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
+    where = f"{given.simulation_type} failed in {question}"
+    try:
+        return {"value": _asked(question, code, given)}
+    except AppError as error:
+        return {"failed": one_line(str(error)) or f"{where}, and does not say why"}
+    except Refusal as error:  # it could not be loaded
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        return {"failed": error.sentence}
+    except NotPlain as error:
+        return {"failed": f"{where}: what it returned cannot be sent: {error}"}
+    except _NotAsked as error:
+        return {"failed": f"{where}: what it returned is not what was asked for: {error}"}
+    except SystemExit as error:
+        return {"failed": f"{where}: it called exit({one_line(repr(error.code))})"}
+    except BaseException as error:
+        traceback.print_exc()
+        return {"failed": f"{where}: {type(error).__name__}: {one_line(str(error))}"}
+
+
+def _asked(question: Question, code: int, given: RunInput) -> Any:
+    app = load(given.simulation_type, given.also)
+    model = app.model(given.compute_model)
+    if model is None:
+        raise AppError(f"{app.name} has no compute model {given.compute_model!a}; there are: {', '.join(m.name for m in app.models)}")
+    run = Run(run_dir=given.run_dir, lib=given.lib, model=model.name, data=given.data)
+    match question:
+        case "prepare":
+            _check_version(app)
+            return _prepared(app.prepare(run), sequential=model.kind == "sequential")
+        case "progress":
+            return _report(app.progress(run))
+        case "outcome":
+            return _sentence(app.outcome(run, code))
+        case "result":
+            return _keep_result(app, run)
+        case _:
+            assert_never(question)
+
+
+def _check_version(app: App) -> None:
+    """Raises AppError where the front end digested this run by another version: its result would count as that one's."""
+    wanted = os.environ.get(APP_VERSION, app.version)
+    if wanted != app.version:
+        raise AppError(
+            f"the front end has {app.name} {wanted}, and {os.uname().nodename} has {app.name} {app.version}, so nothing was run: "
+            "install the same version everywhere, restart the front end ('jobscribe server', or 'jobscribe up'), and run it again"
+        )
+
+
+def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
+    if not isinstance(prepared, Prepared):
+        raise _NotAsked(f"it is of type {type(prepared).__name__}, not Prepared")
+    command, env = prepared.command, prepared.env
+    if not isinstance(command, tuple | list) or not command or not all(isinstance(a, str) and "\0" not in a for a in command):
+        raise _NotAsked("command is not a tuple of texts, the program first")
+    if not isinstance(env, dict) or not all(isinstance(t, str) and "\0" not in t for pair in env.items() for t in pair):
+        raise _NotAsked("env is not texts by name")
+    return {"command": command, "env": env, "sequential": sequential}
+
+
+def _report(said: Any) -> Any:
+    text = encoded(said)
+    wrong = reports.wrong(json.loads(text))
+    if wrong is not None:
+        raise _NotAsked(wrong)
+    if len(text) > reports.LIMIT:
+        raise _NotAsked(f"a report has at most {reports.LIMIT} bytes, not {len(text)}")
+    return json.loads(text)
+
+
+def _sentence(said: Any) -> str | None:
+    if said is not None and not isinstance(said, str):
+        raise _NotAsked(f"it is of type {type(said).__name__}, not a sentence")
+    return said
+
+
+def _keep_result(app: App, run: Run) -> None:
+    assert app.result is not None
+    value = app.result(run)
+    if not isinstance(value, dict):
+        raise _NotAsked(f"a result is an object with fields, not of type {type(value).__name__}")
+    write_atomically(str(run.run_dir / RESULT), encoded(value), points=_POINTS)

@@ -1,0 +1,83 @@
+"""What live executions report of themselves, passed on as it changes: the newest report only, a few times a second at most.
+
+Reports are volatile. One that nobody was there to hear is not owed; after a connect the newest of each is told again. The last one
+of all is the keeper's to keep (`exit.report`).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ...protocol.ids import Token
+from ...protocol.wire.messages import RunReport
+from ...runtime.execution.folder import INPUT, REPORT, last_report
+from ..files.output_reader import Evidence
+
+#: Pause between two reports of one execution (seconds).
+GAP_SECS = 0.2
+#: A file that was replaced, or whose changes nobody tells, is looked at this often (seconds).
+LOOK_AGAIN_SECS = 5.0
+
+
+class Reports:
+    """Follows executions of apps from `follow` to `leave`. send: to the supervisor; dropped where there is no connection."""
+
+    def __init__(self, evidence: Evidence, send: Callable[[RunReport], None]) -> None:
+        self._evidence, self._send = evidence, send
+        self._following: dict[Token, asyncio.Task[None]] = {}
+        self._newest: dict[Token, RunReport] = {}
+
+    def follow(self, token: Token) -> None:
+        """It runs. Nothing happens where it is followed already, or is no app's. Never raises: it may have shut its folder already."""
+        if token not in self._following and os.path.exists(self._evidence.path(token.name, INPUT)):
+            self._following[token] = asyncio.get_running_loop().create_task(self._follow(token))
+
+    def leave(self, token: Token) -> None:
+        """It is over."""
+        task = self._following.pop(token, None)
+        if task is not None:
+            task.cancel()
+        self._newest.pop(token, None)
+
+    def again(self) -> None:
+        """There is a new connection."""
+        for report in self._newest.values():
+            self._send(report)
+
+    def close(self) -> None:
+        for token in list(self._following):
+            self.leave(token)
+
+    async def _follow(self, token: Token) -> None:
+        path = str(self._evidence.path(token.name, REPORT))
+        seen: object = None
+        while True:
+            with self._evidence.folders.watching(path) as change:
+                now = _stamp(path)
+                if now != seen:
+                    seen = now
+                    self._tell(token, path)
+                else:
+                    await change.wait(LOOK_AGAIN_SECS)
+            await asyncio.sleep(GAP_SECS)
+
+    def _tell(self, token: Token, path: str) -> None:
+        said: dict[str, Any] | None = last_report(path)
+        before = self._newest.get(token)
+        if said is None or (before is not None and said == before.report):
+            return
+        try:
+            at = os.stat(path).st_mtime
+        except OSError:  # the job removed it just now, or shut its folder
+            return
+        report = self._newest[token] = RunReport(token=token, report=said, at=max(0.0, at))
+        self._send(report)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,96 @@
+"""From a task as it was asked for to the keeper's order to start it: its script, its input, its place in the login environment."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import Token, about
+from ...protocol.launch.job_script import exports, script
+from ...protocol.wire.messages import Shared, TaskSpec
+from ...runtime.log.logger import Log
+from . import job_input
+from ..files.output_reader import Evidence
+from ..host.login_environment import LoginEnvironment
+from ..host.port_probe import taken
+
+#: failed(token, sentence, fault): the agent itself could not hand it to the keeper
+Failed = Callable[[Token, str, str | None], None]
+
+
+class Starter:
+    """send: to the keeper."""
+
+    def __init__(
+        self, evidence: Evidence, login: LoginEnvironment, apps: tuple[str, ...], log: Log, send: Callable[[dict[str, Any]], None],
+        failed: Failed,
+    ) -> None:
+        self._evidence, self._login, self.apps, self._log, self._send, self._failed = evidence, login, apps, log, send, failed
+        self._later: set[asyncio.Task[None]] = set()
+        #: what the tasks of a gang share, as lines of a script: they come one after the other
+        self._shared: tuple[Shared | None, str] = (None, "")
+
+    def prepare(self) -> None:
+        """Find out the login environment now: whoever starts an agent soon starts something by it."""
+        task = asyncio.get_running_loop().create_task(self._find_out())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+        """Give it to the keeper; the login profile's environment is found out before the first one."""
+        if self._login.known is not None:
+            self._start(token, spec, shared)
+            return
+        task = asyncio.get_running_loop().create_task(self._start_later(token, spec, shared))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def close(self) -> None:
+        for task in self._later:
+            task.cancel()
+
+    async def _find_out(self) -> None:
+        with contextlib.suppress(Refusal):  # said to those who need it
+            await self._login.find_out()
+
+    async def _start_later(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+        try:
+            await self._login.find_out()
+        except Refusal as e:
+            self._failed(token, e.sentence, None)
+            return
+        if self._login.sentence:
+            self._log("login profile: {}", self._login.sentence)
+        self._start(token, spec, shared)
+
+    def _start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+        busy = taken(spec.ports)
+        if busy:
+            sentence = f"somebody listens on its port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already"
+            self._failed(token, sentence, "portTaken")
+            return
+        order: dict[str, Any] = {}
+        evidence = self._evidence.folder / token.name
+        if spec.app is not None:
+            order["input"] = job_input.text(spec.app, spec.run_dir, self.apps)
+            spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
+        if shared is not None:
+            order["job"] = shared.job
+        if spec.memory_bytes is not None:
+            order["memory"] = spec.memory_bytes
+        try:
+            text = script(token, spec, self._login.known or {}, evidence, umask=self._login.umask, shared=self._lines(shared))
+        except Refusal as e:
+            self._failed(token, e.sentence, None)
+            return
+        self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, **about(token))
+        self._send({
+            "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,
+            "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes, **order,
+        })
+
+    def _lines(self, shared: Shared | None) -> str:
+        if shared is not self._shared[0]:
+            self._shared = (shared, exports(shared.env) if shared is not None else "")
+        return self._shared[1]

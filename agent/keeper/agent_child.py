@@ -1,0 +1,222 @@
+"""The keeper's agent: started, given all that is known, and replaced when it ends. Jobs are not touched by any of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+from ...runtime import processes
+from .loop.line_channel import Channel
+from .executions.process_tracker import AGENT
+from .loop.log import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ...runtime.processes import Process
+    from .executions.state import Execution
+    from .executions.process_tracker import Kin
+    from .loop.event_loop import Loop
+
+#: Pause before the next start: it doubles with every agent that did not live long.
+_FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
+#: An agent that neither spoke nor lived this long did not really start; after so many of these there is no hope.
+_NO_LIFE_SECS, _TRIES = 1.0, 3
+#: An agent that closed its end of the socket has this long to end by itself (seconds).
+_LAST_WORDS_SECS = 2.0
+#: What it leaves is asked to end, for a user's login profile may hold a lock; looked at so often, and killed after so long (seconds).
+_LOOK_SECS, _GOODBYE_SECS = 0.02, 1.0
+
+
+class AgentSeat:
+    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads a session of its own.
+
+    born: the first one, where it was started before there was this seat: its pid, and our end.
+
+    first: called once, with None as soon as an agent is there, or with the reason why none gets that far. life_secs: one that has lived so
+    long is there, if it has spoken or not.
+    """
+
+    def __init__(self, loop: Loop, kin: Kin, spawn: Callable[[socket.socket], int], hello: Callable[[], dict[str, Any]],
+                 on_message: Callable[[dict[str, Any]], None], known: dict[str, Execution],
+                 first: Callable[[str | None], None] | None = None, born: tuple[int, socket.socket] | None = None,
+                 life_secs: float = _NO_LIFE_SECS) -> None:
+        self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = loop, kin, spawn, hello, on_message, known
+        self._channel: Channel | None = None
+        self._behind: dict[str, None] = {}
+        self._pause = _FIRST_PAUSE
+        self._since = 0.0
+        self._first, self._failures, self._words = first, 0, ""
+        self._born, self._life_secs = born, life_secs
+        if born is not None:
+            kin.agent_pid = born[0]
+        #: set when the keeper is to end: there is no next agent, and this is called when there is none left
+        self._when_gone: Callable[[], None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._kin.agent_pid
+
+    def start(self) -> None:
+        try:
+            pid, ours = self._born or self._spawned()
+        except OSError as error:
+            say(f"the agent cannot be started: {error.strerror}")
+            self._again()
+            self._never_there(f"its agent cannot be started: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
+            return
+        was_born, self._born = self._born is not None, None
+        self._kin.agent_pid, self._since = pid, time.monotonic()
+        self._behind.clear()
+        self._words = ""
+        self._channel = Channel(ours, self._loop, self._heard, self._lost, self._catch_up)
+        self._channel.send(self._hello())
+        if self._first is not None:
+            self._loop.at("agent there", time.monotonic() + self._life_secs, self._there)
+        if was_born:  # its end may have come before anybody heard of such things
+            self.child_changed()
+
+    def _spawned(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair()
+        try:
+            return self._spawn(theirs), ours
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    def tell(self, what: str, e: Execution) -> None:
+        """Report one execution. While the agent does not read, only the names that changed are kept, not the messages."""
+        if self._channel is None or self._channel.closed:
+            return  # the next agent's hello has it
+        if self._channel.full or self._behind:
+            self._behind[e.name] = None
+        else:
+            self._channel.send({"is": what, **e.said()})
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        match message.get("do"):
+            case "failed":  # its last words
+                self._words = str(message.get("why"))[:2000]
+            case "here":
+                self._there()
+            case "ping":
+                self._there()
+                if self._channel is not None:
+                    self._channel.send({"is": "pong", "n": message.get("n")})
+            case _:
+                self._there()
+                self._on_message(message)
+
+    def _there(self) -> None:
+        self._loop.cancel("agent there")
+        first, self._first = self._first, None
+        if first is not None:
+            first(None)
+
+    def _never_there(self, sentence: str) -> None:
+        self._loop.cancel("agent there")
+        self._failures += 1
+        if self._failures >= _TRIES and self._first is not None:
+            first, self._first = self._first, None
+            first(sentence)
+
+    def end(self, grace: float, when_gone: Callable[[], None]) -> None:
+        """End the agent for good: it reads what there is to read and then the end; a signal follows only if that is not enough."""
+        self._when_gone = when_gone
+        self._loop.cancel("agent start")
+        if self.pid is None:
+            when_gone()
+            return
+        if self._channel is not None:
+            self._channel.finish()
+        now = time.monotonic()
+        self._loop.at("agent term", now + _LAST_WORDS_SECS / 2, self._terminate)
+        self._loop.at("agent kill", now + max(grace, _LAST_WORDS_SECS), self._kill)
+
+    def _terminate(self) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def child_changed(self) -> None:
+        """SIGCHLD came. An ended agent takes its own processes with it, and has a successor."""
+        pid = self.pid
+        if pid is None:
+            return
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            _go_on(pid)
+            return
+        for timer in ("agent there", "agent term", "agent kill"):
+            self._loop.cancel(timer)
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        if not self._loop.has_timer("agent orphans"):
+            self._ended(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
+
+    def _ended(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
+        """Once what it left has ended. While the agent is a zombie, its pid and session, by which that is known, cannot be another's."""
+        now, left = time.monotonic(), self._left()
+        for p in left:
+            if now >= kill_at:
+                processes.send_signal(p.pid, p.ticks, signal.SIGKILL)
+            elif (p.pid, p.ticks) not in asked:
+                processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
+        if left and now < kill_at:
+            asked |= {(p.pid, p.ticks) for p in left}
+            self._loop.at("agent orphans", now + _LOOK_SECS, lambda: self._ended(pid, kill_at, asked))
+            return
+        _, status, _ = os.wait4(pid, 0)
+        self._kin.agent_pid = None
+        if self._channel is not None:
+            if self._when_gone is None:
+                self._channel.drain()  # its last words may lie there yet
+            self._channel.close()
+        if self._when_gone is not None:
+            self._when_gone()
+            return
+        code = os.waitstatus_to_exitcode(status)
+        ended = (f"by signal {-code}" if code < 0 else f"with exit code {code}") + (f": {self._words}" if self._words else "")
+        say(f"the agent, pid {pid}, ended {ended}")
+        self._again()
+        self._never_there(f"its agent ended as soon as it was started, {ended}")
+
+    def _again(self) -> None:
+        lived = time.monotonic() - self._since
+        self._pause = _FIRST_PAUSE if lived >= _LONG_LIFE else self._pause
+        self._loop.at("agent start", time.monotonic() + self._pause, self.start)
+        self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
+
+    def _left(self) -> list[Process]:
+        orphans = self._kin.orphans(AGENT)
+        found = processes.table() if orphans else {}
+        return [found[pid] for pid in processes.with_descendants(orphans, found) if not found[pid].over]
+
+    def _lost(self) -> None:
+        """The agent closed its end: it is on its way out, or of no use any more."""
+        if self.pid is not None and not self._loop.has_timer("agent kill") and not self._loop.has_timer("agent orphans"):
+            self._loop.at("agent kill", time.monotonic() + _LAST_WORDS_SECS, self._kill)
+
+    def _kill(self) -> None:
+        if self.pid is not None:
+            say(f"the agent, pid {self.pid}, does not end: killed")
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _catch_up(self) -> None:
+        assert self._channel is not None
+        while self._behind and not self._channel.full:
+            name = next(iter(self._behind))
+            del self._behind[name]
+            e = self._known.get(name)
+            if e is not None:
+                self._channel.send({"is": "ended" if e.ended else "started", **e.said()})
+
+
+def _go_on(pid: int) -> None:
+    """Jobs are the same unix user as their agent and may stop it, lest it ends them. In a container nobody else does."""
+    if os.getpid() == 1 and os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,1 @@
+"""Executions: one sentence to be written."""

@@ -1,0 +1,239 @@
+"""The executions in a keeper's care: each is started once, watched, stopped when told or late, and remembered until forgotten."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+
+from ....runtime import failpoints as crashpoints, processes
+from ....runtime.execution.folder import EXIT
+from . import exit_info as verdict
+from .stop import Ending
+from .state import Execution
+from ..linux.kernel_log import AT_FIRST_SECS, Kernel
+from .start import Launcher, StartFailed
+from .ledger import Layout, is_name
+from ..loop.write_retry import Owed
+from .recovery import recovered, stop_under_way
+from ..loop.log import say
+from .process_sampler import look_around
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ....runtime.execution.output_limit import OutputCap
+    from ..linux.cgroups import Cgroups
+    from .process_tracker import Kin
+    from ..loop.event_loop import Loop
+
+#: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while output pours.
+_TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
+#: Starts that failed without leaving evidence: so many names are remembered.
+_REFUSED_KEPT = 10_000
+
+
+class Jobs:
+    """`known` is every execution that the agent has not forgotten, `running` those that are not over.
+
+    `tell("started" or "ended", execution)` is called for every change and for every order that changes nothing.
+    """
+
+    def __init__(self, layout: Layout, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups,
+                 tell: Callable[[str, Execution], None]) -> None:
+        self._layout, self._loop, self._cap, self._cgroups, self._tell = layout, loop, cap, cgroups, tell
+        self._boot_id = processes.boot_id()
+        self.owed = Owed(loop)
+        self._life = processes.life_id()
+        self._launcher = Launcher(layout, self._boot_id, self._life, cgroups, self.owed)
+        self.known: dict[str, Execution] = {}
+        self.running: dict[str, Execution] = {}
+        self._kernel = Kernel()
+        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, lambda e: tell("started", e), self._kernel)
+        self._refused: dict[str, None] = {}
+        #: set when the keeper is to end: nothing is started any more; called when nothing runs
+        self.when_idle: Callable[[], None] | None = None
+
+    # ---- orders; each raises ValueError where it is none
+
+    def start(self, order: dict[str, Any]) -> None:
+        """Start it, unless its token was used before; then say what became of it."""
+        e = self._found(order)
+        if e is not None:
+            self._tell_state(e)
+            return
+        e = Execution(order["name"], str(order["token"]), self._layout.evidence(order["name"]))
+        if not self.running:
+            self._kernel.skip()
+        try:
+            self._accept(e, order)
+            self._launcher.start(e, order)
+        except StartFailed as error:
+            self._never(e, str(error), consumed=error.consumed, fault=error.fault)
+            return
+        self._add(e)
+        self._tell("started", e)
+
+    def stop(self, order: dict[str, Any]) -> None:
+        """Stop it. What has not started yet never will."""
+        reason, grace = str(order["reason"]), float(order["grace"])
+        e = self._found(order)
+        if e is None:
+            e = Execution(order["name"], str(order.get("token") or order["name"]), self._layout.evidence(order["name"]))
+            e.stop_reason = reason
+            try:
+                self._launcher.consume(e)
+            except StartFailed as error:
+                self._never(e, f"{verdict.NEVER_TO_START}, but {error}", consumed=False)
+            else:
+                self._never(e, verdict.NEVER_TO_START, consumed=True)
+        elif e.ended:
+            self._tell_state(e)
+        else:
+            self.ending.stop(e, reason, grace)
+
+    def forget(self, names: list[str]) -> None:
+        """The end of these is known where it counts. Their evidence stays."""
+        for name in names:
+            e = self.known.get(name)
+            if e is not None and e.ended:
+                self._layout.strike(name)
+                crashpoints.reached("keeper.struck")
+                del self.known[name]
+
+    def stop_all(self, reason: str, grace: float) -> None:
+        for e in list(self.running.values()):
+            self.ending.stop(e, reason, grace)
+
+    def recover(self) -> None:
+        """Take over what an earlier keeper left."""
+        for name, token in self._layout.entries():
+            if os.path.isdir(self._layout.evidence(name)):
+                self._take_over(name, token)
+            else:  # that keeper ended before it took the token: nothing was started
+                self._layout.strike(name)
+        if self.running:
+            self._kernel.read(AT_FIRST_SECS)
+        for cgroup in self._cgroups.left():
+            self.ending.clear(cgroup)
+
+    # ---- inside
+
+    def _found(self, order: dict[str, Any]) -> Execution | None:
+        """The execution an order is about, if there ever was one."""
+        name = order.get("name")
+        if not is_name(name):
+            raise ValueError(f"{name!r} does not name an execution")
+        assert isinstance(name, str)
+        if name in self.known:
+            return self.known[name]
+        if os.path.lexists(self._layout.evidence(name)):
+            return self._take_over(name, str(order.get("token") or name))
+        if name in self._refused:
+            e = Execution(name, str(order.get("token") or name), self._layout.evidence(name))
+            e.over(verdict.never("its start failed before and is not tried again"))
+            self.known[name] = e
+            return e
+        return None
+
+    def _accept(self, e: Execution, order: dict[str, Any]) -> None:
+        """Take what the order says. Raises StartFailed, nothing consumed."""
+        run_dir, script, limit, grace = (order.get(k) for k in ("runDir", "script", "limit", "grace"))
+        if self.when_idle is not None:
+            raise StartFailed("its keeper is about to end", consumed=False)
+        if not isinstance(run_dir, str) or not run_dir.startswith("/") or "\0" in run_dir or not isinstance(script, str):
+            raise StartFailed("its start order is not complete: an absolute run directory and a script are needed", consumed=False)
+        if not isinstance(order.get("input"), str | None):
+            raise StartFailed("its start order holds an input that is no text", consumed=False)
+        if not isinstance(order.get("memory"), int | None):
+            raise StartFailed("its start order holds a limit of memory that is no number", consumed=False)
+        if not isinstance(order.get("job"), str | None):
+            raise StartFailed("its start order holds a description of its job that is no text", consumed=False)
+        if "\0" in e.token or not (limit is None or isinstance(limit, int | float)) or not isinstance(grace, int | float | None):
+            raise StartFailed("its start order holds a wrong token, limit or grace", consumed=False)
+        e.run_dir, e.limit = run_dir, limit
+        e.grace = e.grace if grace is None else float(grace)
+
+    def _never(self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None) -> None:
+        """It did not start, and will not."""
+        exit_ = verdict.never(detail, e.stop_reason, fault)
+        if consumed:
+            self.owed.write(f"{e.folder}/{EXIT}", exit_)
+        else:
+            self._refused[e.name] = None
+            if len(self._refused) > _REFUSED_KEPT:
+                del self._refused[next(iter(self._refused))]
+        e.over(exit_)
+        self.known[e.name] = e
+        self._tell("ended", e)
+
+    def _take_over(self, name: str, token: str) -> Execution:
+        e = recovered(name, token, self._layout, self._boot_id, self._life, self._cgroups)
+        self.known[name] = e
+        if e.ended:
+            if not os.path.exists(f"{e.folder}/{EXIT}") and e.exit is not None:
+                self.owed.write(f"{e.folder}/{EXIT}", e.exit)
+            if e.cgroup is not None:
+                self.ending.clear(e.cgroup)
+            return e
+        say(f"{e.token} was started by an earlier keeper; " + ("its main process is over" if e.main_over else f"it runs, pid {e.pid}"))
+        if not e.main_over:
+            self._launcher.note(e)
+        self._cap.remember(e)
+        self._add(e)
+        if e.main_over:
+            e.ended_mono = time.monotonic()
+            self.ending.step(e)
+        else:
+            self._watch(e)
+            stop = stop_under_way(e)
+            if stop is not None:
+                self.ending.stop(e, *stop)
+        return e
+
+    def _add(self, e: Execution) -> None:
+        for other in self.running.values():
+            other.alone = e.alone = False
+        self.known[e.name] = self.running[e.name] = e
+        if e.limit is not None and e.started_mono is not None:
+            self._loop.at(("limit", e.name), e.started_mono + e.limit, lambda: self.ending.stop(e, "timeLimit", e.grace))
+        if not self._loop.has_timer("tick"):
+            self._loop.at("tick", time.monotonic() + _FAST_TICK_SECS, self._tick)
+
+    def _watch(self, e: Execution) -> None:
+        """Notice the end of a process that is not our child; where the kernel cannot say it, `_tick` looks."""
+        assert e.pid is not None and e.ticks is not None
+        try:
+            e.pidfd = os.pidfd_open(e.pid)
+        except (OSError, AttributeError):
+            return
+        self._loop.watch(e.pidfd, selectors.EVENT_READ, lambda _: self._main_gone(e))
+
+    def _main_gone(self, e: Execution) -> None:
+        if e.pidfd >= 0:
+            self._loop.unwatch(e.pidfd)
+            os.close(e.pidfd)
+            e.pidfd = -1
+        self.ending.main_ended(e)
+        self.ending.step(e)
+
+    def _tick(self) -> None:
+        fast = False
+        for e in list(self.running.values()):
+            fast = self._cap.apply(e) or fast
+            if not e.own and not e.main_over and e.pid is not None and e.ticks is not None and not processes.alive(e.pid, e.ticks):
+                self._main_gone(e)
+        look_around(self.running.values())
+        self._kernel.read()
+        if self.running:
+            self._loop.at("tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick)
+
+    def _tell_state(self, e: Execution) -> None:
+        self._tell("ended" if e.ended else "started", e)
+
+    def _finished(self, e: Execution) -> None:
+        self._tell("ended", e)
+        if not self.running and self.when_idle is not None:
+            self.when_idle()

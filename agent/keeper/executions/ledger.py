@@ -1,0 +1,53 @@
+"""Where the keeper's files lie in an agent's folder, and the names in it. No decisions.
+
+    <folder>/keeper.lock, keeper.json     one keeper at a time; who it is
+    <folder>/container.log                how its containers ended, a line of JSON each, by who made them; none on a machine
+    <folder>/ledger/<name>                one entry (its token) per execution that the agent has not forgotten
+    <folder>/run/<name>/                  the evidence of one execution (see runtime.evidence); making it consumes the fencing token
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+
+from ....runtime.execution.folder import read, write
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}\Z")
+
+
+def is_name(name: object) -> bool:
+    """Can this name a folder of evidence?"""
+    return isinstance(name, str) and _NAME.match(name) is not None
+
+
+class Layout:
+    """Paths below one agent's folder. The folder's path holds no symbolic links, so that /proc shows the same ones."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.realpath(folder)
+        self.runs = os.path.join(self.folder, "run")
+        self.ledger = os.path.join(self.folder, "ledger")
+        self.container_log = os.path.join(self.folder, "container.log")
+
+    def make(self) -> None:
+        for path in (self.folder, self.runs, self.ledger):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def evidence(self, name: str) -> str:
+        return f"{self.runs}/{name}"
+
+    def enter(self, name: str, token: str) -> None:
+        """Write the ledger's entry."""
+        write(f"{self.ledger}/{name}", token.encode())
+
+    def strike(self, name: str) -> None:
+        """Take the entry away; there may be none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.ledger}/{name}")
+
+    def entries(self) -> list[tuple[str, str]]:
+        """(name, token) of every entry, in order of names."""
+        names = sorted(n for n in os.listdir(self.ledger) if is_name(n))
+        return [(n, (read(f"{self.ledger}/{n}", 4096) or b"").decode("utf-8", "replace")) for n in names]

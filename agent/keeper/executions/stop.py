@@ -1,0 +1,290 @@
+"""The way to an end: an execution is over when its main process is over *and* nothing of it is left.
+
+What outlives the main process is killed; in a stop everything gets SIGTERM first and has its grace. Looking and signalling is
+repeated until nothing is found, because a job may fork while it is looked at. A zombie is nothing that is left.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+
+from ....runtime import failpoints as crashpoints, processes
+from ....runtime.execution.folder import EXIT, STOP, written_code
+from . import exit_facts as facts, exit_info as verdict
+from .start import close_lock
+from ..loop.log import say
+from ..linux.oom_detection import counted, died_killed, out_of_memory, rose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ....runtime.execution.output_limit import OutputCap
+    from ....runtime.processes import Process
+    from ..linux.cgroups import Cgroup, Cgroups
+    from .state import Execution
+    from ..linux.kernel_log import Kernel
+    from .process_tracker import Kin
+    from ..loop.event_loop import Loop
+    from ..loop.write_retry import Owed
+
+assert resource  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
+
+#: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
+_TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
+#: What is left of an execution after its main process is mostly gone within this time (seconds); else its exit is told before its end.
+_ENDING_SECS = 0.05
+#: A cgroup that cannot be taken away is tried again after this long at most.
+_SELDOM_SECS = 60.0
+#: Rounds of killing adopted children without a pause, for those that fork as fast as they are killed.
+_QUICK_ROUNDS = 50
+#: After so many looks it is said that something does not die.
+_SAY_AFTER = 50
+
+
+class Ending:
+    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each.
+
+    exited: told of one whose main process is over while something else of it takes its time to end.
+    """
+
+    def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups, owed: Owed, running: dict[str, Execution],
+                 finished: Callable[[Execution], None], exited: Callable[[Execution], None], kernel: Kernel) -> None:
+        self._kernel, self._exited = kernel, exited
+        self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
+        self._running, self._finished = running, finished
+
+    def children_changed(self) -> None:
+        """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
+        for e in self._running.values():
+            self._notice(e)
+        self.look()
+        for e in [e for e in self._running.values() if e.main_over and e.own]:
+            if not self._has_orphans(e) and not _peopled(e):
+                self._finish(e)
+            elif not self._loop.has_timer(("step", e.name)):
+                self.step(e)
+
+    def _notice(self, e: Execution) -> None:
+        """Has the main process of our own child ended?"""
+        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
+        if e.own and not e.main_over:
+            e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if e.main_seen is not None:
+                self.main_ended(e)
+
+    def main_ended(self, e: Execution) -> None:
+        """Its main process has ended: noticed just now. Its time limit does not count any more."""
+        self._loop.cancel(("limit", e.name))
+        e.main_over = True
+        e.ended_mono = verdict.ended_mono(e, self._loop.since)
+
+    def look(self) -> None:
+        """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
+        self._kin.look({_pid(e) for e in self._running.values() if e.own}, self._running.values())
+        if not self._running:
+            for pid in self._kin.orphans(None):
+                say(f"process {pid} belongs to no job that still runs: killed")
+                self._kin.kill_child(pid)
+
+    def stop(self, e: Execution, reason: str, grace: float) -> None:
+        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts.
+
+        A stop that comes after the exit is too late: what is left of it is killed as after any exit, and no reason is kept.
+        """
+        now = time.monotonic()
+        if e.kill_at is None:
+            if e.stop_reason is None and not self._noted(e, reason, grace):
+                self.step(e)
+                return
+            e.kill_at = now + grace
+        e.kill_at = min(e.kill_at, now + grace)
+        self.step(e)
+
+    def _noted(self, e: Execution, reason: str, grace: float) -> bool:
+        """Write down why it is stopped, and then that it gets a signal. False: its exit was there before, and it gets none."""
+        path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
+        self._owed.write(path, {**note, "signaled": False})
+        crashpoints.reached("keeper.stopping")
+        self._notice(e)
+        if e.main_over or written_code(e.folder) is not None:
+            self._owed.withdraw(path)
+            return False
+        self._owed.write(path, {**note, "signaled": True})
+        e.stop_reason = reason
+        return True
+
+    def step(self, e: Execution) -> None:
+        """Bring an execution that is to end closer to its end, and come again until it is over."""
+        if e.ended:
+            return
+        left = self._members(e)
+        if e.main_over and not left and not self._one_got_away(e):
+            self._finish(e)
+            return
+        now = time.monotonic()
+        if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
+            e.exited = verdict.while_ending(e)
+            if e.exited is not None:
+                self._exited(e)
+        if e.kill_at is None or now >= e.kill_at:
+            if not e.killing:
+                e.killing, e.pause = True, _KILL_PAUSE / 2
+            self._kill(e, left)
+            when = now + self._next_pause(e, _KILL_PAUSE)
+        else:
+            self._terminate(e, left)
+            when = min(now + self._next_pause(e, _TERM_PAUSE), e.kill_at)
+        self._loop.at(("step", e.name), when, lambda: self.step(e))
+
+    def _one_got_away(self, e: Execution) -> bool:
+        """A process that forks and ends all the time may be missed by who walks through /proc; as our child it is not."""
+        if not e.own:
+            return False
+        self.look()
+        return self._has_orphans(e)
+
+    def _next_pause(self, e: Execution, shortest: float) -> float:
+        e.pause = min(_LONGEST_PAUSE, max(shortest, 2 * e.pause))
+        return e.pause
+
+    def _terminate(self, e: Execution, left: list[Process]) -> None:
+        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one has to wake up for it.
+
+        A program that was executed since is something new: between fork and exec a shell may have taken the signal for its own.
+        Parents come first: a shell that sees its command die first would call that an ordinary exit.
+        """
+        for p in left:
+            told = (p.pid, p.ticks, processes.image(p.pid))
+            if told not in e.terminated:
+                e.terminated.add(told)
+                processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
+                processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
+
+    def _kill(self, e: Execution, left: list[Process]) -> None:
+        if e.main_over:
+            e.survivors.update((p.pid, p.ticks) for p in left)
+        if e.cgroup is not None:
+            e.cgroup.kill()
+        if e.own:
+            # the whole group at once: nothing in it can fork away
+            os.killpg(_pid(e), signal.SIGKILL)
+        for p in left:
+            if not processes.send_signal(p.pid, p.ticks, signal.SIGKILL):
+                self._kin.check_reach(p.pid, p.ticks)
+        if e.own and e.main_over:
+            self._kill_orphans(e)
+        e.rounds += 1
+        if e.rounds == _SAY_AFTER:
+            say(f"{len(left)} processes of {e.token} do not die, the first is {left[0].pid if left else None}; still trying")
+
+    def _kill_orphans(self, e: Execution) -> None:
+        """What is killed leaves its children to us, and so does what forks and exits to get away; that is met right here."""
+        for _ in range(_QUICK_ROUNDS):
+            orphans = self._orphans(e)
+            if not orphans:
+                return
+            for pid in orphans:
+                e.survivors.add((pid, self._kin.adopted[pid][0]))
+                self._kin.kill_child(pid)
+            self.look()
+
+    def _members(self, e: Execution) -> list[Process]:
+        return self._kin.members(e, with_unknown=self._is_last(e))
+
+    def _orphans(self, e: Execution) -> list[int]:
+        return self._kin.orphans(e.name) + (self._kin.orphans(None) if self._is_last(e) else [])
+
+    def _has_orphans(self, e: Execution) -> bool:
+        return bool(self._orphans(e))
+
+    def _is_last(self, e: Execution) -> bool:
+        """Is it the last one running? Then what belongs to nobody is its, or one's that is over already."""
+        return len(self._running) == 1 and e.name in self._running
+
+    def clear(self, cgroup: Cgroup, pause: float = _TERM_PAUSE) -> None:
+        """End what an earlier life left in it, if anything, and take it away; try again ever more seldom."""
+        if cgroup.name in self._running:
+            return
+        if not cgroup.remove():
+            left = cgroup.pids()
+            if left:
+                say(f"{len(left)} processes were left in the cgroup of {cgroup.name}, which is over: killed")
+                cgroup.kill()
+            longer = min(2 * pause, _SELDOM_SECS)
+            self._loop.at(("cgroup", cgroup.name), time.monotonic() + pause, lambda: self.clear(cgroup, longer))
+
+    def _leave(self, e: Execution) -> None:
+        """Its cgroup is taken away; where a process is still on its way out, a little later."""
+        cgroup, e.cgroup = e.cgroup, None
+        if cgroup is not None and not cgroup.remove():
+            self._loop.at(("cgroup", cgroup.name), time.monotonic() + _TERM_PAUSE, lambda: self.clear(cgroup))
+
+    def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
+        """What is to be said of it."""
+        now = counted(None)
+        if e.counted is not None and now["machine"] is not None and now["machine"] == e.counted.get("machine"):
+            return {"outOfMemory": False}  # nobody's process on the whole machine was killed for that: the usual case costs one read
+        own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
+        after = now if own is not None else counted(self._cgroups.around)
+        found = out_of_memory(e.counted, after, own, killed=died_killed(exit_, by_us=e.killing), alone=_enclosed() and e.alone)
+        if found is None and _enclosed() and rose(e.counted, after, "around"):
+            return {"detail": verdict.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
+        return {"outOfMemory": found}
+
+    def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
+        """What was seen around an end that is no success. It is told without where that goes wrong."""
+        if exit_.get("code") == 0:
+            return {}
+        try:
+            return {"facts": facts.found(e, exit_, self._cgroups.around, self._kernel)}
+        except (OSError, ValueError) as error:
+            say(f"what was around the end of {e.token} could not be found out: {error}")
+            return {}
+
+    def _finish(self, e: Execution) -> None:
+        """Nothing of it is left."""
+        if e.own:
+            if e.main_status is None:  # it may be, where what follows failed once
+                _, status, usage = os.wait4(_pid(e), 0)
+                e.main_status = (status, usage)
+            exit_ = verdict.from_parent(e)
+        else:
+            exit_ = verdict.from_evidence(e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT)
+            if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
+                exit_ = {"source": "keeper", "startedAt": e.started_at, "signal": int(signal.SIGKILL)}
+        crashpoints.reached("keeper.reaped")
+        self._cap.apply(e, last=True)
+        exit_ |= self._out_of_memory(e, exit_)
+        exit_ |= self._facts(e, exit_)
+        exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
+        if e.survivors:
+            say(f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed")
+        self._owed.write(f"{e.folder}/{EXIT}", exit_)
+        crashpoints.reached("keeper.ended")
+        e.over(exit_)
+        close_lock(e)
+        self._leave(e)
+        del self._running[e.name]
+        self._kin.forget(e.name)
+        for kind in ("step", "limit"):
+            self._loop.cancel((kind, e.name))
+        self._finished(e)
+
+
+def _enclosed() -> bool:
+    """Is this the first process of a container? Then nothing is in its cgroup but the keeper, the agent and executions."""
+    return os.getpid() == 1
+
+
+def _peopled(e: Execution) -> bool:
+    return e.cgroup is not None and bool(e.cgroup.pids())
+
+
+def _pid(e: Execution) -> int:
+    assert e.pid is not None
+    return e.pid

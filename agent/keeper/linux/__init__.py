@@ -1,0 +1,1 @@
+"""Linux: one sentence to be written."""

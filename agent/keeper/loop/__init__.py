@@ -1,0 +1,1 @@
+"""Loop: one sentence to be written."""

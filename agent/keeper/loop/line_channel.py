@@ -1,0 +1,131 @@
+"""JSON lines over one end of a socket pair, without ever waiting and without growing while the other end does not read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .event_loop import Loop
+
+#: No further message is queued behind this many bytes; who has more to say waits for `on_room`.
+_OUT_BYTES = 1 << 20
+#: The longest line that is taken (a start order with its script).
+_LINE_BYTES = 32 << 20
+
+
+class Channel:
+    """`on_message(dict)` for every line, `on_eof()` once, `on_room()` when a full channel can take messages again."""
+
+    def __init__(self, sock: socket.socket, loop: Loop, on_message: Callable[[dict[str, Any]], None], on_eof: Callable[[], None],
+                 on_room: Callable[[], None]) -> None:
+        self._sock, self._loop = sock, loop
+        self._on_message, self._on_eof, self._on_room = on_message, on_eof, on_room
+        self._in, self._out = bytearray(), bytearray()
+        self._full = self._writing = self._finishing = False
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), selectors.EVENT_READ, self._ready)
+
+    @property
+    def full(self) -> bool:
+        return self._full
+
+    @property
+    def closed(self) -> bool:
+        return self._sock.fileno() < 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue one message and write what can be written now."""
+        if self.closed or self._finishing:
+            return
+        self._out += json.dumps(message).encode() + b"\n"
+        if not self._writing:
+            self._write()
+        self._full = self._full or len(self._out) > _OUT_BYTES
+
+    def finish(self) -> None:
+        """The other end reads what is queued, and then the end. Nothing is sent any more."""
+        self._finishing = True
+        if not self.closed and not self._out:
+            with contextlib.suppress(OSError):  # it was faster
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def drain(self) -> None:
+        """Take what lies there: whoever sent it has ended."""
+        while not self.closed and self._read():
+            pass
+
+    def close(self) -> None:
+        if not self.closed:
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()
+
+    def _ready(self, events: int) -> None:
+        if self.closed:  # by what was served before it in the same turn
+            return
+        if events & selectors.EVENT_WRITE:
+            self._write()
+        if events & selectors.EVENT_READ and not self.closed:
+            self._read()
+
+    def _write(self) -> None:
+        try:
+            while self._out:
+                del self._out[: self._sock.send(self._out[: 1 << 18])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end()
+            return
+        self._want_to_write(bool(self._out))
+        if self._finishing:
+            self.finish()
+        if self._full and len(self._out) < _OUT_BYTES // 2:
+            self._full = False
+            self._on_room()
+
+    def _want_to_write(self, wanted: bool) -> None:
+        if wanted != self._writing:
+            self._writing = wanted
+            self._loop.watch(self._sock.fileno(), selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0), self._ready)
+
+    def _read(self) -> bool:
+        """False where nothing lay there."""
+        try:
+            data = self._sock.recv(1 << 18)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        searched = len(self._in)
+        self._in += data
+        if not data or (b"\n" not in data and len(self._in) > _LINE_BYTES):
+            self._end()
+            return True
+        if self._in.find(b"\n", searched) < 0:
+            return True
+        lines = self._in.split(b"\n")
+        self._in = lines.pop()
+        for line in lines:
+            if line and not self.closed:
+                self._on_message(_parsed(line))
+        return True
+
+    def _end(self) -> None:
+        self.close()
+        self._on_eof()
+
+
+def _parsed(line: bytes | bytearray) -> dict[str, Any]:
+    """The message; an empty one where the line is none, which then is refused like any other unknown order."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,331 @@
+"""The keeper: parent of one agent and of all its jobs. `python -m jobscribe.agent.keeper`, or `run` in a forked child.
+
+    python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object in one line, on stdin
+
+    {"root", "folder": the agent's own folder, "agent": {given to the agent as it is; holds its token},
+     "log": how the agent and the keeper log, see agent/log_setup.py,
+     "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes},
+     "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": processes that an execution may have, 0: any number},
+     "lease": {"over": number of the one that was left, "renewSecs"}: where other machines may want to keep this agent, too,
+     "lifeSecs": how long an agent may take to say that it is there; else one that lives for a second is believed to be,
+     "tellFd": a pipe that hears a line of JSON, once: null when an agent is there, or why none gets that far}
+
+It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on and the next keeper takes
+them over. SIGTERM ends it with everything it keeps. Standard library only, one thread, no network, nothing secret on disk,
+in an argument or in an environment.
+
+In a container `agent.first` is its first process and becomes this one. Nothing there outlives it: what an earlier container left is on
+disk, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from ...runtime import processes
+from ...runtime.execution.folder import read_json, write_json
+from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
+from . import lease as leases
+from .linux.cgroups import AUTO, Cgroups
+from .agent_child import AgentSeat
+from .executions.controller import Jobs
+from .executions.process_tracker import Kin
+from .executions.ledger import Layout
+from .lease_renewal import LeaseSeat
+from .loop.event_loop import Loop
+from .loop.log import keep_in, say
+from .linux.oom_detection import fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    Config = dict[str, Any]
+    Spawn = Callable[[socket.socket], int]
+    First = Callable[[str | None], None]
+    Born = tuple[int, socket.socket]
+
+BAD_CONFIG, ANOTHER_KEEPER, NO_AGENT, CANNOT_BEGIN = 2, 3, 4, 5
+TITLE = "jobscribe keeper"
+#: A container whose configuration does not come within so many seconds was forgotten by who made it.
+_CONFIG_SECS, _CONFIG_BYTES = 60.0, 1 << 20
+#: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
+_TERM_GRACE = 3.0
+#: An order that failed for want of descriptors or memory is taken again after this long (seconds).
+_AGAIN_SECS = 0.2
+#: A process that is just being spawned may hold the lock of a killed keeper for a moment.
+_LOCK_PATIENCE = 0.3
+#: What of its own environment the agent gets; anything else might hold what is not the agent's business.
+_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SLURM_CONF")
+
+
+_USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration in one line on stdin"
+
+
+def main(born: Born | None = None) -> int:
+    """The exec form: configuration on stdin, the agent as a new interpreter. born: one that is there already, in a container."""
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write(_USAGE + "\n")
+        return 0
+    try:
+        root, folder = _arguments(sys.argv[1:])
+        config = json.loads(_line(_CONFIG_SECS if born is not None else None))
+        if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
+            raise ValueError("its configuration on stdin is no JSON object with an object named agent")
+    except ValueError as error:
+        sys.stderr.write(f"jobscribe keeper: {error}\n")
+        return BAD_CONFIG
+    config |= {"root": root, "folder": folder}
+    processes.set_title(TITLE, root)
+    # a container without an agent is of no use to anybody: it ends when none gets anywhere
+    first = _telling(config) if born is None else lambda failed: None
+    return run(config, lambda sock: _exec_agent(config, sock), first, born)
+
+
+def run(config: Config, spawn_agent: Spawn, first: First | None = None, born: Born | None = None) -> int:
+    """Keep until told to end; returns the exit code. The calling process is the keeper from here on.
+
+    first: called once, with None when an agent is there, or with the reason why that failed. Then, and without jobs, it ends.
+    born: the first agent's pid, and the keeper's end of its socket pair, where it was started before.
+    """
+    _become_keeper()
+    try:
+        layout = Layout(config["folder"])
+        layout.make()
+        wanted = config.get("lease")
+        # with a lease nothing is locked: a network file system would keep the lock of a keeper that hangs on another machine
+        lock = _lock(f"{layout.folder}/keeper.lock") if wanted is None else None
+        lease = None if wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
+    except OSError as error:
+        return _cannot_begin(f"its folder cannot be used: {fault(error)[1]}", CANNOT_BEGIN, first)
+    if lock is None and lease is None:
+        return _cannot_begin(f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first)
+    keep_in(f"{layout.folder}/keeper.log", config)
+    try:
+        return _Keeper(config, layout, spawn_agent, first, born, lease).run()
+    except OSError as error:
+        return _cannot_begin(f"it cannot begin: {fault(error)[1]}", CANNOT_BEGIN, first)
+    finally:
+        if lease is not None:
+            with contextlib.suppress(OSError):  # then it will be found left
+                lease.release()
+        if lock is not None:
+            os.close(lock)
+
+
+def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
+    say(sentence)
+    if first is not None:
+        first(f"its keeper ended with exit code {code}: {sentence}")
+    return code
+
+
+class _Keeper:
+    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn, first: First | None, born: Born | None,
+                 lease: leases.Lease | None) -> None:
+        cap = config.get("outputCap") or {}
+        self._config, self._layout = config, layout
+        groups = config.get("cgroups") or {}
+        earlier = read_json(f"{layout.folder}/keeper.json") or {}
+        self._cgroups = Cgroups(layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups"))
+        self._loop, self._kin = Loop(), Kin(self._cgroups)
+        self._jobs = Jobs(
+            layout, self._loop, self._kin, OutputCap(say, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)), self._cgroups,
+            lambda what, e: self._seat.tell(what, e),
+        )
+        self._first = first
+        self._seat = AgentSeat(
+            self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known, self._heard_first if first else None, born,
+            **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
+        )
+        self._ending = False
+        renew_secs = float((config.get("lease") or {}).get("renewSecs", leases.RENEW_SECS))
+        self._lease = None if lease is None else LeaseSeat(lease, self._loop, renew_secs, self._give_way)
+
+    def run(self) -> int:
+        self._loop.on_signal(signal.SIGCHLD, self._children_changed)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.on_signal(number, lambda: self._quit(stop_jobs=True, grace=_TERM_GRACE))
+        me = os.getpid()
+        write_json(f"{self._layout.folder}/keeper.json", {
+            "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(), "startedAt": time.time(),
+            "cgroups": self._cgroups.families, "folder": self._layout.folder,
+        })
+        self._jobs.recover()
+        if self._lease is not None:
+            self._lease.start()
+        self._seat.start()
+        try:
+            return self._loop.run()
+        finally:
+            self._jobs.owed.settle()
+            self._loop.close()
+            self._cgroups.close()
+
+    def _heard_first(self, failed: str | None) -> None:
+        """An agent is there, or none gets that far: who wanted this keeper is told, and a keeper without jobs is of no use then."""
+        assert self._first is not None
+        self._first(failed)
+        if failed is not None:
+            say(failed)
+            if not self._jobs.running:
+                self._loop.stop(NO_AGENT)
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "is": "hello", "agent": self._config["agent"], "log": self._config.get("log"),
+            "folder": self._layout.folder, "keeperPid": os.getpid(),
+            "cgroups": self._cgroups.state, "pings": True, "executions": [e.said() for e in self._jobs.known.values()],
+        }
+
+    def _children_changed(self) -> None:
+        self._jobs.ending.children_changed()
+        self._seat.child_changed()
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        """One order of the agent's. What is none is said and dropped: it changes nothing."""
+        try:
+            match order.get("do"):
+                case "start":
+                    self._jobs.start(order)
+                case "stop":
+                    self._jobs.stop(order)
+                case "forget":
+                    self._jobs.forget(list(order["names"]))
+                case "quit":
+                    self._quit(stop_jobs=bool(order["stopJobs"]), grace=float(order["grace"]))
+                case other:
+                    raise ValueError(f"unknown order {other!r}")
+        except (ValueError, TypeError, KeyError) as error:
+            say(f"the agent gave an order that is none: {type(error).__name__}: {error}")
+        except OSError as error:
+            # short of something; the agent waits for an answer, so the order is not dropped
+            say(f"an order has to wait: {error}")
+            self._loop.at(("order", order.get("do"), str(order.get("name"))), time.monotonic() + _AGAIN_SECS, lambda: self._obey(order))
+
+    def _give_way(self) -> None:
+        self._quit(stop_jobs=False, grace=_TERM_GRACE)
+
+    def _quit(self, *, stop_jobs: bool, grace: float) -> None:
+        """End: the jobs first, if they are to end as well, then the agent, then the keeper itself."""
+        def end_agent() -> None:
+            if not self._ending:
+                self._ending = True
+                self._seat.end(grace, lambda: self._loop.stop(0))
+
+        self._jobs.when_idle = end_agent
+        if stop_jobs:
+            self._jobs.stop_all("shutdown", grace)
+        if not stop_jobs or not self._jobs.running:
+            end_agent()
+
+
+# ---- this process
+
+
+def _become_keeper() -> None:
+    for fd in (0, 1, 2):  # a descriptor that is not open would be given to a file that is no terminal
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open("/dev/null", os.O_RDWR)
+    os.umask(0o077)
+    processes.set_dumpable(False)
+    if not processes.become_subreaper():
+        say("this kernel has no subreapers: what leaves a job's session may be found late or not at all")
+    if os.getsid(0) != os.getpid():
+        with contextlib.suppress(PermissionError):  # a group's leader keeps its session; nothing depends on it
+            os.setsid()
+    os.chdir("/")
+    for number in (signal.SIGPIPE, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _reserve_low_descriptors()
+
+
+def _reserve_low_descriptors() -> None:
+    """Numbers up to 9 mean something in a job (see `launch`); while they are taken, nothing of ours can be in their way."""
+    while True:
+        fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        if fd > 9:
+            os.close(fd)
+            return
+
+
+def _lock(path: str) -> int | None:
+    """Take the lock for the life of this process; None where another one has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(fd)
+                return None
+            time.sleep(0.02)
+
+
+def _telling(config: Config) -> First | None:
+    """Whoever started this process waits at a pipe, or is gone already."""
+    fd = config.get("tellFd")
+    if fd is None:
+        return None
+    os.set_inheritable(fd, False)
+
+    def tell(failed: str | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(fd, json.dumps(failed).encode() + b"\n")
+        os.close(fd)
+
+    return tell
+
+
+def _line(patience: float | None) -> bytes:
+    """The first line of stdin, or all of it where it ends without one; from then on stdin is /dev/null. Raises ValueError."""
+    out = b""
+    until = None if patience is None else time.monotonic() + patience
+    while b"\n" not in out:
+        if until is not None and not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise ValueError(f"its configuration did not come within {patience:g} s")
+        data = os.read(0, 65536)
+        out += data
+        if len(out) > _CONFIG_BYTES:
+            raise ValueError(f"its configuration is longer than {_CONFIG_BYTES} bytes")
+        if not data:
+            break
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    return out.partition(b"\n")[0]
+
+
+def _exec_agent(config: Config, sock: socket.socket) -> int:
+    python = config.get("python") or sys.executable
+    sock.set_inheritable(True)  # the only descriptor of ours that it gets
+    arguments = [python, "-P", "-m", f"{_package()}.agent", "--root", config["root"], "--keeper-fd", str(sock.fileno())]
+    environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
+    return os.posix_spawn(
+        python, arguments, environment, setsid=True, setsigmask=(), setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGCHLD],
+    )
+
+
+def _package() -> str:
+    return __spec__.name.rpartition(".agent.")[0] if __spec__ is not None else "jobscribe"
+
+
+def _arguments(given: list[str]) -> tuple[str, str]:
+    """--root ROOT --folder FOLDER; raises ValueError. (argparse would cost a megabyte of every keeper's memory.)"""
+    pairs = dict(zip(given[::2], given[1::2], strict=False))
+    if len(given) != 4 or set(pairs) != {"--root", "--folder"}:
+        raise ValueError(_USAGE)
+    return pairs["--root"], pairs["--folder"]

@@ -1,0 +1,1 @@
+"""Login node: one sentence to be written."""

@@ -1,0 +1,118 @@
+"""What the driver `sbatch` has done on a login node, as the user: `python -P -m jobscribe.agent.login_node.__main__ VERB`.
+
+A line of JSON in by stdin, a line of JSON out, behind MARK: an answer, or `{"error": sentence}`. Nothing secret is in an argument or an
+environment, and nothing that others can read. What is started here leads a session of its own and has none of this process's
+descriptors, so the ssh connection that carried the line may end.
+
+    probe   {"base"}                                          what this machine and its Python are like
+    start   {"base", "key", "config", "address", "ca", "secs", "leftSecs", "move", "code"}
+                                                           a detached keeper with its agent, or the one that is there already
+    find    {"folder", "handle", "leftSecs", "move", "address", "ca"}  {"state": "alive" | "gone" | "unknown", "detail"}
+    reach   {"folder", "address", "ca"}                    {}: an agent that is there, or comes, dials this address from now on
+    stop    {"folder", "handle", "grace", "leftSecs"}      {} when nothing of it is left
+    check   {"base", "userRoot", "environment", "setup"}   {"sentences": [...]}: what would keep jobs from working
+    tail    {"folder", "name", "offset", "limit"}          {"data": base64, "size"}: of a file of the agent's folder
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import pwd
+import stat
+import sys
+import time
+
+from ...protocol.version import VERSION
+from ...runtime import processes
+from ...runtime.filesystems import network_file_system
+from . import keeper_control as remote_keeper
+from .checks import check
+from .code_unpacker import MARK, own_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_REQUEST_BYTES = 4 << 20
+#: What an agent cannot do without (see setup.py).
+_NEEDED = ("tornado", "msgpack", "msgspec", "psutil")
+
+
+def main() -> int:
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write((__doc__ or "") + "\n")
+        return 0
+    os.umask(0o077)
+    processes.set_dumpable(False)  # it is told a token
+    try:
+        answer = _verb(sys.argv[1:])(json.loads(sys.stdin.buffer.readline(_REQUEST_BYTES)))
+    except OSError as e:
+        answer = {"error": f"{e.filename or 'the agent'}: {e.strerror}"}
+    except KeyError as e:
+        answer = {"error": f"the request does not say {e}: both ends must run compatible versions"}
+    except ValueError as e:
+        answer = {"error": str(e)}
+    sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
+    return 0
+
+
+def _verb(given: list[str]) -> Any:
+    verbs = {
+        "probe": probe, "start": remote_keeper.start, "find": remote_keeper.find, "reach": remote_keeper.reach, "stop": remote_keeper.stop,
+        "check": check, "tail": tail,
+    }
+    if len(given) != 1 or given[0] not in verbs:
+        raise ValueError(f"there is no such verb; there are: {', '.join(verbs)}")
+    return verbs[given[0]]
+
+
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    own_folder(request["base"])
+    return {
+        "version": VERSION, "host": os.uname().nodename, "user": pwd.getpwuid(os.geteuid()).pw_name, "bootId": processes.boot_id(),
+        "python": ".".join(map(str, sys.version_info[:3])), "missing": missing(), "clock": time.time(),
+        "network": network_file_system(request["base"]),
+    }
+
+
+def missing() -> str | None:
+    """What of that which an agent needs cannot be imported, in words."""
+    for name in _NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError as e:
+            return f"{name} cannot be imported by {sys.executable}: {e}"
+    return None
+
+
+def tail(request: dict[str, Any]) -> dict[str, Any]:
+    """No link is followed, and nobody waits for a pipe: a job may have put anything there."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened: list[int] = []
+    try:
+        opened.append(os.open(request["folder"], flags | os.O_DIRECTORY))
+        *folders, name = (part for part in str(request["name"]).split("/") if part not in ("", ".", ".."))
+        for part in folders:
+            opened.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
+        opened.append(os.open(name, flags | os.O_NONBLOCK, dir_fd=opened[-1]))
+        status = os.fstat(opened[-1])
+        data, size = b"", 0
+        if stat.S_ISREG(status.st_mode):
+            data, size = os.pread(opened[-1], min(int(request["limit"]), 1 << 20), int(request["offset"])), status.st_size
+    except OSError as e:
+        if e.errno not in remote_keeper.NOT_THERE:
+            raise
+        data, size = b"", 0
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return {"data": base64.b64encode(data).decode(), "size": size}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

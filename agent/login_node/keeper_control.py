@@ -1,0 +1,229 @@
+"""A keeper on this machine, started by a command that ends: detached, found again, ended. One per agent key across machines, by its lease.
+
+    <base>/job_agent.log                  what keepers and agents say, appended
+    <base>/agent/<key>/agents.json        where the agent finds the supervisor; ca.pem beside it, where there is one to hold it against
+    <base>/agent/<key>/started.json       what was started last: nothing secret
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from ...runtime import processes
+from ...runtime.execution.folder import tail as last_bytes
+from ...runtime.execution.folder import write_json
+from ...runtime.filesystems import write_atomically
+from ..keeper import lease as leases
+from .code_unpacker import own_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Request = dict[str, Any]
+
+LOG = "job_agent.log"
+#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+_AGENT_TITLE = b"jobscribe agent "
+#: So much of a log is shown.
+_LOG_BYTES = 1 << 20
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SLURM_CONF")
+#: What was killed is gone within this long (seconds).
+_KILLED_SECS = 5.0
+
+
+def start(request: Request) -> dict[str, Any]:
+    """Blocks until an agent is there: its keeper's handle; else the sentence why there is none, and in both cases what the log says."""
+    base, folder = request["base"], f"{request['base']}/agent/{request['key']}"
+    own_folder(base)
+    own_folder(folder)
+    left_secs = float(request.get("leftSecs", leases.LEFT_SECS))
+    seen, lives = leases.lives(f"{folder}/lease", left_secs)
+    if seen is not None and lives and request.get("move") and seen.owner_lives() is None:
+        lives = not leases.ask_to_end(f"{folder}/lease", seen, left_secs)
+    if seen is not None and lives:
+        _address(folder, request)
+        return {**_handle(folder, seen), "started": False}
+    log = f"{base}/{LOG}"
+    before = last_bytes(log, _LOG_BYTES)
+    began = _size(log)
+    _address(folder, request)
+    error = _detached(request, folder, log, 0 if seen is None else seen.number)
+    out: dict[str, Any] = {"before": _text(None if before is None else before[1]), "output": _text(_from(log, began))}
+    if error is not None:
+        there, lives = leases.lives(f"{folder}/lease", left_secs)  # it lost against another start
+        if there is not None and lives:
+            return {**out, **_handle(folder, there), "started": False}
+        return {**out, "error": error}
+    there = leases.newest(f"{folder}/lease")
+    if there is None:
+        return {**out, "error": "its keeper has gone again"}
+    handle = _handle(folder, there)
+    write_json(f"{folder}/started.json", {**handle, "code": request.get("code")})
+    return {**out, **handle, "started": True}
+
+
+def _handle(folder: str, seen: leases.Seen) -> dict[str, Any]:
+    return {"folder": folder, **{name: seen.said.get(name) for name in ("number", "pid", "startTicks", "bootId", "host")}}
+
+
+def _address(folder: str, request: Request) -> None:
+    """Where the agent dials from now on: it looks before each try."""
+    address = dict(request["address"])
+    if request.get("ca") is not None:
+        write_atomically(f"{folder}/ca.pem", request["ca"].encode())
+        address["agentsCa"] = f"{folder}/ca.pem"
+    write_json(f"{folder}/agents.json", address)
+
+
+def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
+    """Why there is no agent now; None: there is one."""
+    python = request.get("python") or sys.executable
+    told, tell = os.pipe()
+    config = {
+        **request["config"], "python": python, "tellFd": tell, "lifeSecs": 2 * float(request["secs"]),
+        "lease": {**request["config"].get("lease", {}), "over": over},
+    }
+    package = __package__.partition(".")[0]
+    try:
+        # a job may have put anything there: nobody waits for the reader of a pipe, and no link is followed
+        with open(os.open(log, _APPEND, 0o600), "ab") as out:
+            os.fchmod(out.fileno(), 0o600)
+            keeper = subprocess.Popen(
+                [python, "-P", "-m", f"{package}.agent.keeper", "--root", request["base"], "--folder", folder],
+                stdin=subprocess.PIPE, stdout=out, stderr=out, cwd="/", start_new_session=True, pass_fds=(tell,),
+                env={k: os.environ[k] for k in _PASSED_ON if k in os.environ},
+            )
+    except OSError as e:
+        os.close(told)
+        return f"its keeper cannot be started: {e.strerror}: {e.filename}"
+    finally:
+        os.close(tell)
+    assert keeper.stdin is not None
+    with contextlib.suppress(BrokenPipeError), keeper.stdin as line:
+        line.write(json.dumps(config).encode() + b"\n")
+    secs = float(request["secs"])
+    words = _heard(told, secs)
+    if words is None:
+        keeper.kill()
+        return f"its keeper did not have an agent within {secs:g} s and was ended"
+    if words:
+        said = json.loads(words)
+        if said is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            keeper.wait(_KILLED_SECS)  # or the lease that it still has would be taken for another's
+        return str(said)
+    code = keeper.wait()
+    return f"its keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; {LOG} says why"
+
+
+def _heard(fd: int, secs: float) -> bytes | None:
+    """The line that the keeper says; empty where it ended before, None where nothing came in time."""
+    until, out = time.monotonic() + secs, b""
+    try:
+        while not out.endswith(b"\n"):
+            if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+                return None
+            data = os.read(fd, 65536)
+            if not data:
+                return b""
+            out += data
+        return out
+    finally:
+        os.close(fd)
+
+
+def find(request: Request) -> dict[str, Any]:
+    """Is the keeper that the handle names still there? Blocks while only watching its lease tells."""
+    folder, handle = request["folder"], request["handle"]
+    if handle.get("pid") is None or handle.get("startTicks") is None:
+        return {"state": "unknown", "detail": "its handle does not say which process it is"}
+    if handle.get("bootId") == processes.boot_id() and processes.alive(handle["pid"], handle["startTicks"]):
+        _freshened(folder, request)
+        woken = processes.wake(handle["pid"], handle["startTicks"], _AGENT_TITLE)
+        return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}{woken}"}
+    seen = leases.newest(f"{folder}/lease")
+    if seen is None or not seen.is_of(handle):
+        return {"state": "gone", "detail": "its keeper has left, and another one may have come"}
+    if request.get("move") and seen.owner_lives() is None:
+        # it cannot come through the connection that ends here; a start has it end there before anything else
+        return {"state": "gone", "detail": f"its keeper runs on {seen.host}, from where no connection leads to the supervisor any more"}
+    seen, lives = leases.lives(f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS)))
+    if seen is None or not seen.is_of(handle) or not lives:
+        return {"state": "gone", "detail": "its keeper is not there any more"}
+    _freshened(folder, request)
+    return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {seen.host}"}
+
+
+def reach(request: Request) -> dict[str, Any]:
+    """For an agent that waits for its way to the supervisor."""
+    own_folder(request["folder"])
+    _address(request["folder"], request)
+    return {}
+
+
+def _freshened(folder: str, request: Request) -> None:
+    """The supervisor may listen elsewhere than when this agent was started."""
+    if request.get("address") is not None:
+        with contextlib.suppress(OSError):
+            _address(folder, request)
+
+
+def stop(request: Request) -> dict[str, Any]:
+    folder, handle, grace = request["folder"], request["handle"], float(request["grace"])
+    pid, ticks = handle.get("pid"), handle.get("startTicks")
+    if pid is None or ticks is None:
+        return {}
+    if handle.get("bootId") == processes.boot_id() and processes.alive(pid, ticks):
+        processes.send_signal(pid, ticks, signal.SIGTERM)
+        processes.send_signal(pid, ticks, signal.SIGCONT)  # a stopped keeper does not act on it
+        if not _gone(pid, ticks, grace + 5):
+            processes.send_signal(pid, ticks, signal.SIGKILL)
+            _gone(pid, ticks, _KILLED_SECS)
+        return {}
+    seen = leases.newest(f"{folder}/lease")
+    if seen is None or not seen.is_of(handle) or seen.owner_lives() is not None:
+        return {}
+    if not leases.ask_to_end(f"{folder}/lease", seen, float(request.get("leftSecs", leases.LEFT_SECS)), grace + 30):
+        return {"error": f"its keeper runs on {seen.host} and has not ended; end it there: pid {pid}"}
+    return {}
+
+
+def _gone(pid: int, ticks: int, secs: float) -> bool:
+    until = time.monotonic() + secs
+    while processes.alive(pid, ticks):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _from(path: str, begin: int) -> bytes | None:
+    """What was appended since then, or the end of it."""
+    end = last_bytes(path, _LOG_BYTES)
+    return None if end is None else end[1][max(0, begin - end[0]):]
+
+
+def _text(data: bytes | None) -> str:
+    return base64.b64encode(data or b"").decode()

@@ -1,0 +1,406 @@
+"""The agent's composition root: keeper link, session, websocket, evidence. `run_agent` is what the keeper's child runs.
+
+Standard library, tornado, msgpack, msgspec and psutil only. The agent holds no truth: executions are the keeper's, and an
+agent that ends is replaced by one that is told everything again.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+
+from ..protocol.clusters.cluster import Cluster
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey, Token, about, op_id, parse_agent_key, parse_token, short_op
+from ..protocol.wire.messages import Alive, Call, CancelCall, ClusterReport, Execution, FileChunk, KeepFile, LogChunk, OpError, PortsProbed, ProbePorts, ListFiles, ReadFile, ReadLog, Run, RunAck, op_name
+from ..protocol.redaction import Redactor
+from ..protocol.version import VERSION
+from ..runtime import failpoints as crashpoints, processes
+from ..runtime.event_loop_lag import LoopLag
+from ..runtime.log.logger import Log, log_uncaught
+from .workers import call_handler as answer
+from .files import library_copies as lib_copies, run_directory as run_files, run_dir_listing as run_listing
+from .host import port_probe as ports
+from .session.backoff import AWAY_SECS, may_leave
+from .files.output_reader import Evidence
+from .session.keeper_channel import KeeperLink
+from .session.keeper_heartbeat import KeeperWatch
+from .session.websocket import Link
+from .log_setup import opened
+from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, this_account
+from .session.path_mapping import Paths
+from .jobs.progress_reports import Reports
+from .usage.sampler import Samples
+from .session.state_machine import Fetch, Forget, Launch, Output, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from .jobs.start_order import Starter
+from .workers.call_queue import Workers
+
+if TYPE_CHECKING:
+    from .batch.controller import BatchTasks
+
+TICK_SECS = 2.0
+#: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle agents.
+LOOK_SECS = 2.0
+#: Readers served at once; one more is told to come back.
+MAX_READERS = 256
+#: Of these, so many read files of run directories at the same time.
+READ_AT_ONCE = 4
+#: Starts within the last tenth of a second from which on news of a start waits a little: most of these jobs are over by then, and
+#: one message says both. A single start is told at once.
+BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
+#: For jobs that are to end with their agent.
+QUIT_GRACE_SECS = 3.0
+
+
+def run_agent(keeper_fd: int, root: str) -> None:
+    """Serve until the keeper goes away or the supervisor says so."""
+    processes.set_title("jobscribe agent", root)
+    lag = LoopLag(idle_secs=LOOK_SECS)
+    lag.run(_serve(keeper_fd, root, lag))
+
+
+async def _serve(keeper_fd: int, root: str, lag: LoopLag) -> None:
+    await _Agent(keeper_fd, root, lag).serve()
+
+
+class _Agent:
+    def __init__(self, keeper_fd: int, root: str, lag: LoopLag) -> None:
+        self._root, self._lag = root, lag
+        self._keeper = KeeperLink(keeper_fd, self._keeper_said, self._keeper_gone)
+        self._session = Session()
+        self._over = asyncio.Event()
+        self._away_since: float | None = time.monotonic()
+        self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
+        self._held: dict[str, dict[str, Any]] = {}
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._quitting: asyncio.Task[None] | None = None
+        #: who reads what is on a disk of this machine, and what may be on a slow one
+        self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
+        self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._link: Link
+        self._log: Log
+        self._key: AgentKey
+        self._evidence: Evidence
+        self._starter: Starter
+        self._workers: Workers
+        self._apps: tuple[str, ...]
+        self._away_secs = AWAY_SECS
+        self._reports: Reports
+        self._samples: Samples
+        self._paths = Paths(())
+        #: None: a keeper of an older version, which answers no pings
+        self._watch: KeeperWatch | None = None
+        #: where runs are jobs of a batch scheduler's, not the keeper's
+        self._batch: BatchTasks | None = None
+        #: what the keeper said before there was anybody to hear it; None from then on
+        self._early: list[dict[str, Any]] | None = []
+
+    async def serve(self) -> None:
+        self._keeper.start()
+        hello = await self._hello
+        self._compose(hello)
+        self._keeper.send({"do": "here"})  # the keeper waits for a sign of life
+        self._starter.prepare()
+        if self._batch is not None:
+            self._do(self._session.learned(await self._batch.start(), time.monotonic()))
+        self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
+        self._catch_up(hello["executions"])
+        tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
+        tasks += [asyncio.create_task(self._watch.run())] if self._watch is not None else []
+        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*rest, *self._readers.values()):
+            task.cancel()
+        if self._batch is not None:
+            await self._batch.close()
+        self._starter.close()
+        self._workers.close()
+        self._reports.close()
+        self._samples.close()
+        for task in done:
+            task.result()
+
+    def _compose(self, hello: dict[str, Any]) -> None:
+        config = hello["agent"]
+        self._key = parse_agent_key(config["agentKey"])
+        folder = Path(hello["folder"])
+        redactor = Redactor([config["token"], config["agentId"]])
+        self._log = opened(str(folder), self._key, config["agentId"], redactor, hello.get("log"))
+        log_uncaught(self._log)
+        self._lag.say = self._log
+        self._lag.begin()
+        self._evidence = Evidence(folder / "run")
+        login = LoginEnvironment(Path(config["cacheDir"]), this_account(config.get("home")), config.get("loginSecs", TIMEOUT_SECS))
+        alive = Alive(
+            agent_id=config["agentId"], agent_key=self._key, version=VERSION, host=socket.gethostname(), boot_id=processes.boot_id(),
+            pid=os.getpid(), keeper_pid=hello["keeperPid"],
+        )
+        self._link = Link(
+            Path(config["addressFile"]), str(self._key), config["token"], alive, self._log,
+            on_up=self._up, on_message=self._received, on_down=self._down,
+        )
+        self._away_secs = float(config.get("awaySecs", AWAY_SECS))
+        self._apps = tuple(config.get("apps", ()))
+        self._starter = Starter(self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed)
+        self._workers = Workers(self._log, login, self._root, folder / "calls", self._apps, self._link.send)
+        self._reports = Reports(self._evidence, self._link.send)
+        self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
+        self._paths = Paths(config.get("paths", ()))
+        self._watch = KeeperWatch.of(hello, self._log, self._keeper.send, self._link.send, self._look_for_exits)
+        if "batch" in config:
+            self._batch = self._batch_tasks(folder, login, config["batch"])
+        self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
+        self._log("cgroups of jobs: {}", hello.get("cgroups", "not wanted"))
+
+    def _batch_tasks(self, folder: Path, login: LoginEnvironment, config: dict[str, Any]) -> "BatchTasks":
+        from .batch.controller import BatchTasks  # few agents need it, and there may be many agents
+
+        cluster = msgspec.convert(config["cluster"], Cluster)
+        return BatchTasks(
+            folder, self._evidence, login, self._apps, cluster, config["deployment"], self._log, self._batch_said,
+            base=folder.parent.parent, run_dirs=not self._paths.same, on_news=lambda news: self._link.send(ClusterReport(news=news)),
+        )
+
+    # ---- in
+
+    def _up(self) -> None:
+        self._away_since = None
+        self._log("connected")
+        if self._link.site is not None and self._link.site.apps != self._apps:
+            self._use_apps(self._link.site.apps)
+        if self._watch is not None and self._watch.silent is not None:
+            self._link.send(self._watch.silent)
+        self._do(self._session.connected(time.monotonic()))
+        self._reports.again()
+        self._samples.again()
+        if self._batch is not None and (news := self._batch.news()) is not None:
+            self._link.send(ClusterReport(news=news))
+
+    def _use_apps(self, also: tuple[str, ...]) -> None:
+        """The supervisor was started anew, with another list of apps than this agent was."""
+        self._log("apps.also is now: {}", ", ".join(also) or "empty")
+        self._apps = self._starter.apps = also
+        self._workers.renew(also)
+        if self._batch is not None:
+            self._batch.use_apps(also)
+
+    def _down(self) -> None:
+        self._away_since = time.monotonic()
+        self._do(self._session.disconnected())
+
+    def _received(self, message: Any) -> None:
+        op = getattr(message, "op_id", None)
+        # a call has its line when it is answered; that an end was taken says nothing that its own line does not
+        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck):
+            run_dir = message.spec.run_dir if isinstance(message, Run) else None
+            ids = about(message.token) if isinstance(message, Run) else {"op": short_op(op)}
+            self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
+        if isinstance(message, Run):
+            crashpoints.reached("agent.received")
+        self._do(self._session.received(self._paths.message(message), time.monotonic()))
+
+    def _batch_said(self, execution: Execution) -> None:
+        if execution.state == "running":
+            self._reports.follow(execution.token)
+        elif execution.exit is not None:
+            self._reports.leave(execution.token)
+            token, exit_ = execution.token, execution.exit
+            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}", token.jid,
+                      _short_run_op(token), exit_.code, exit_.signal, exit_.source, **about(token))
+        self._do(self._session.learned([execution], time.monotonic()))
+
+    def _keeper_said(self, said: dict[str, Any]) -> None:
+        if said["is"] == "hello":
+            if not self._hello.done():
+                self._hello.set_result(said)
+            return
+        if self._watch is not None:
+            self._watch.heard(said)
+        if said["is"] == "pong":
+            return
+        if self._early is not None:
+            self._early.append(said)
+            return
+        token, exit_ = parse_token(said["token"]), said.get("exit")
+        if said["is"] == "ended":
+            self._reports.leave(token)
+            self._samples.leave(token)
+        if exit_ is not None:
+            state = "ended" if said["is"] == "ended" else "ending"
+            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}", token.jid,
+                      _short_run_op(token), said.get("runDir"), state, exit_.get("code"), exit_.get("signal"), exit_.get("source"),
+                      **about(token))
+            self._held.pop(said["name"], None)
+        else:
+            self._reports.follow(token)
+            self._samples.follow(token, said["pid"], said["startTicks"], said["elapsed"])
+            if self._busy():
+                self._held[said["name"]] = said
+                asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
+                return
+        self._do(self._session.keeper_said(said, time.monotonic()))
+
+    def _look_for_exits(self) -> None:
+        """Report the exits that executions wrote down while their keeper is silent."""
+        self._do(self._session.learned(self._evidence.exits(self._session.executions()), time.monotonic()))
+
+    def _catch_up(self, executions: list[dict[str, Any]]) -> None:
+        """What the keeper has, and what it has said since it said so."""
+        for e in executions:
+            if e["state"] == "running":
+                self._reports.follow(parse_token(e["token"]))
+                self._samples.follow(parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"])
+        early, self._early = self._early or [], None
+        for said in early:
+            self._keeper_said(said)
+
+    def _busy(self) -> bool:
+        """Many starts just now? Counts this one."""
+        now = time.monotonic()
+        self._starts.append(now)
+        return len(self._starts) == BUSY_STARTS and now - self._starts[0] < BUSY_SECS
+
+    def _release(self, name: str) -> None:
+        said = self._held.pop(name, None)
+        if said is not None:
+            self._do(self._session.keeper_said(said, time.monotonic()))
+
+    def _keeper_gone(self) -> None:
+        """Jobs run on without it; whoever starts the next keeper starts the next agent with it."""
+        if not self._hello.done():
+            raise SystemExit("the keeper ended before it said hello")
+        self._log("the keeper is gone")
+        self._over.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECS)
+            now = time.monotonic()
+            self._do(self._session.tick(now))
+            away = 0.0 if self._away_since is None or self._quitting is not None else now - self._away_since
+            if may_leave(away, self._away_secs, self._session.executions()):
+                self._do([Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)])
+
+
+    # ---- out
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Send():
+                    self._link.send(output.message)
+                case Launch():
+                    self._launch(output, outputs)
+                case Probe():
+                    self._serve_reader(output.op, self._probe(output.op))
+                case Stop() if self._batch is not None:
+                    self._batch.stop(output.token, output.reason, output.grace_secs)
+                case Stop():
+                    self._keeper.send({
+                        "do": "stop", "name": output.token.name, "token": str(output.token), "reason": output.reason,
+                        "grace": output.grace_secs,
+                    })
+                case Forget() if self._batch is not None:
+                    self._batch.forget(output.tokens)
+                case Forget():
+                    crashpoints.reached("agent.acknowledged")
+                    self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
+                case Read():
+                    self._serve_reader(output.op, self._answer(output.op))
+                case StartCall():
+                    self._workers.call(output.op)
+                case StopCall():
+                    self._workers.cancel(output.op_id)
+                case Fetch():
+                    op = output.op
+                    self._serve_reader(op, self._result(op) if isinstance(op, Call) else self._fetch(op))
+                case Quit():
+                    self._log("told to end: {}", output.reason)
+                    self._quitting = asyncio.get_running_loop().create_task(self._quit(stop_jobs=output.stop_jobs))
+                case _:
+                    assert_never(output)
+
+    def _launch(self, launch: Launch, outputs: Sequence[Output]) -> None:
+        """By the keeper, or the batch scheduler: there the tasks of a gang go together, with the first of them."""
+        if self._batch is None:
+            self._starter.start(launch.token, launch.spec, launch.shared)
+        elif launch.shared is None:
+            self._batch.launch(launch.token, launch.spec)
+        else:
+            gang = [o for o in outputs if isinstance(o, Launch) and o.shared is launch.shared]
+            if gang[0] is launch:
+                self._batch.launch_gang(launch.shared, [(o.token, o.spec) for o in gang])
+
+    async def _quit(self, *, stop_jobs: bool) -> None:
+        if stop_jobs and self._batch is not None:
+            await self._batch.stop_all("shutdown", QUIT_GRACE_SECS)
+        self._keeper.send({"do": "quit", "stopJobs": stop_jobs, "grace": QUIT_GRACE_SECS})
+
+    def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
+        self._do(self._session.launch_failed(token, sentence, time.monotonic(), fault))
+
+    # ---- readers
+
+    def _serve_reader(
+        self, op: ReadLog | ReadFile | ListFiles | KeepFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]
+    ) -> None:
+        if len(self._readers) >= MAX_READERS:
+            answering.close()
+            self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
+            return
+        task = asyncio.get_running_loop().create_task(answering)
+        self._readers[op.op_id] = task
+        task.add_done_callback(lambda _: self._readers.pop(op.op_id, None))
+
+    async def _answer(self, op: ReadLog) -> None:
+        name, over = op.token.name, lambda: self._session.over(op.token)
+        try:
+            if op.wait_secs:  # many may wait: none of them has a large answer in his hands meanwhile
+                await self._evidence.read(name, op.stream, op.offset, 1, op.wait_secs, over)
+            async with self._one_by_one:
+                await self._link.room()
+                data, offset, next_offset, dropped, end = await self._evidence.read(name, op.stream, op.offset, op.limit, 0, over)
+                self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
+        except OSError as e:
+            self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e, **about(op.token))
+            self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
+
+    async def _probe(self, op: ProbePorts) -> None:
+        # what listens on a login node says nothing of the nodes that jobs run on
+        busy = await asyncio.to_thread(ports.taken, op.ports) if self._batch is None else []
+        self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
+
+    async def _fetch(self, op: ReadFile | ListFiles | KeepFile) -> None:
+        """In a thread, because run directories may lie on a network file system."""
+        try:
+            async with self._few_threads:
+                await self._link.room()
+                if isinstance(op, ListFiles):
+                    self._link.send(await asyncio.to_thread(run_listing.answer, op))
+                    return
+                if isinstance(op, KeepFile):
+                    piece = await asyncio.to_thread(lib_copies.keep, op.lib_dir, op.name, op.offset, op.data, op.size, op.mtime_ns)
+                else:
+                    piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
+        except Refusal as e:
+            self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
+            return
+        self._link.send(FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns))
+
+    async def _result(self, op: Call) -> None:
+        """Of a sequential run: a file, for which no process has to be made."""
+        began = time.monotonic()
+        async with self._few_threads:
+            await self._link.room()
+            outcome = await asyncio.to_thread(answer.stored_result, op)
+        self._log(*answer.line(op, outcome, time.monotonic() - began), op=short_op(op.op_id))
+        self._link.send(answer.message(op, outcome))
+
+
+def _short_run_op(token: Token) -> str:
+    return short_op(op_id(token, "run"))

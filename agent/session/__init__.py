@@ -1,0 +1,1 @@
+"""Session: one sentence to be written."""

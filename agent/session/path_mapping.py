@@ -1,0 +1,67 @@
+"""Paths as the supervisor knows them, and as they are called where this agent runs. Translated once, at the agent's edge.
+
+Supervisor and agent may see one tree under two names, or two trees that hold the same things. Pure.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...protocol.wire.messages import Call, KeepFile, ListFiles, ReadFile, Run, RunTasks, Shared, TaskRun, TaskSpec
+
+
+class Paths:
+    """pairs: (there, here). The longest one that fits counts."""
+
+    def __init__(self, pairs: Sequence[Sequence[str]]) -> None:
+        known = {there.rstrip("/"): here.rstrip("/") for there, here in pairs if there.rstrip("/") != here.rstrip("/")}
+        self._known = dict(sorted(known.items(), key=lambda pair: -len(pair[0])))
+        # a whole name: /data/user is no part of /data/users, and none of /more/data/user
+        names = "|".join(re.escape(there) for there in self._known)
+        self._inside = re.compile(rf"(?<![A-Za-z0-9_./-])({names})(?![A-Za-z0-9_.-])") if names else None
+
+    @property
+    def same(self) -> bool:
+        """Is every path called alike at both ends?"""
+        return self._inside is None
+
+    def path(self, path: str) -> str:
+        for there, here in self._known.items():
+            if path == there or path.startswith(there + "/"):
+                return here + path[len(there) :]
+        return path
+
+    def text(self, text: str) -> str:
+        """Wherever such a path stands in it: `PYTHONPATH`, options of a program."""
+        return text if self._inside is None else self._inside.sub(lambda m: self._known[m[1]], text)
+
+    def message(self, message: Any) -> Any:
+        """The same, with this end's paths."""
+        if self._inside is None:
+            return message
+        match message:
+            case Run():
+                return replace(message, spec=self._spec(message.spec))
+            case RunTasks():
+                shared = Shared(env=self._env(message.shared.env), job=message.shared.job)
+                return replace(message, shared=shared, tasks=tuple(self._task(t) for t in message.tasks))
+            case Call():
+                run_dir = None if message.run_dir is None else self.path(message.run_dir)
+                return replace(message, run_dir=run_dir, lib_dir=self.path(message.lib_dir))
+            case KeepFile():
+                return replace(message, lib_dir=self.path(message.lib_dir))
+            case ReadFile() | ListFiles():
+                return replace(message, run_dir=self.path(message.run_dir))
+            case _:
+                return message
+
+    def _task(self, task: TaskRun) -> TaskRun:
+        return replace(task, spec=self._spec(task.spec))
+
+    def _spec(self, spec: TaskSpec) -> TaskSpec:
+        return replace(spec, run_dir=self.path(spec.run_dir), env=self._env(spec.env))
+
+    def _env(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {k: self.text(v) for k, v in env.items()}

@@ -1,0 +1,274 @@
+"""The agent's half of the conversation, as a pure state machine: messages and keeper reports in, messages and keeper orders out.
+
+Lost, repeated and reordered messages are harmless because every answer is a fact about a fencing token: an op for a known
+token is answered with what became of it, an ended execution is repeated until the supervisor acknowledged it, and a new
+connection begins with everything that is known. Nothing is ever stopped because the supervisor is away.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from ...protocol.errors import Refusal
+from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.ids import OpId, Token, op_id, parse_token
+from ...protocol.wire.messages import SNAPSHOT_PAGE, Call, Cancel, CancelCall, Execution, KeepFile, Kill, ProbePorts, ListFiles, ReadFile, ReadLog, Run, RunAck, RunStatus, RunStatusUpdate, RunTasks, Shared, Snapshot, TaskRun, TaskSpec, ToAgent, ToSupervisor
+
+#: An ended execution is reported again after this long without an acknowledgement (seconds).
+REPEAT_SECS = 5.0
+#: Highest serial seen per job, for this many jobs: a late op of an older run is refused without asking the keeper.
+SERIALS_KEPT = 10_000
+
+
+# ---- out
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send to the supervisor; dropped while there is no connection (the next snapshot has it)."""
+
+    message: ToSupervisor
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Have the keeper start this; it refuses a token that was started before. shared: of a gang."""
+
+    token: Token
+    spec: TaskSpec
+    shared: Shared | None = None
+
+
+class Stop(msgspec.Struct, frozen=True):
+    token: Token
+    reason: str
+    grace_secs: float
+
+
+class Forget(msgspec.Struct, frozen=True):
+    tokens: tuple[Token, ...]
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Answer this reader from the evidence."""
+
+    op: ReadLog
+
+
+class StartCall(msgspec.Struct, frozen=True):
+    """Have a worker compute this; it is answered whatever becomes of it."""
+
+    op: Call
+
+
+class StopCall(msgspec.Struct, frozen=True):
+    """Nobody waits for this call any more."""
+
+    op_id: OpId
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Answer this reader from a run directory: a piece of a file, the names of its files, or the result that was left there; or keep
+    a piece of a file for it."""
+
+    op: ReadFile | ListFiles | KeepFile | Call
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Say on which of these ports somebody listens."""
+
+    op: ProbePorts
+
+
+class Quit(msgspec.Struct, frozen=True):
+    reason: str
+    stop_jobs: bool
+
+
+Output = Send | Launch | Stop | Forget | Read | StartCall | StopCall | Fetch | Probe | Quit
+
+
+class _Known(msgspec.Struct):
+    """One execution: what is reported of it, and when it was reported last (monotonic)."""
+
+    execution: Execution
+    seen: float
+    reported: float = float("-inf")
+
+
+class Session:
+    """What the agent knows. Every method returns what is to be done, in order. `mono` is the monotonic clock, seconds."""
+
+    def __init__(self) -> None:
+        self._known: dict[Token, _Known] = {}
+        self._serials: OrderedDict[str, int] = OrderedDict()
+        self._up = False
+        self._snapshots = 0
+
+    # ---- the connection
+
+    def connected(self, mono: float) -> list[Output]:
+        """`alive` was sent by the link; everything that is known follows."""
+        self._up = True
+        return self._snapshot(mono)
+
+    def disconnected(self) -> list[Output]:
+        self._up = False
+        return []
+
+    def tick(self, mono: float) -> list[Output]:
+        """Now and then: repeat what ended and was not acknowledged."""
+        if not self._up:
+            return []
+        late = [k for k in self._known.values() if k.execution.state == "ended" and mono - k.reported >= REPEAT_SECS]
+        return [self._report(k, mono) for k in late]
+
+    # ---- the supervisor
+
+    def received(self, message: ToAgent, mono: float) -> list[Output]:
+        match message:
+            case Run():
+                return self._run(message, None, mono)
+            case RunTasks():
+                return [out for task in message.tasks for out in self._run(task, message.shared, mono)]
+            case ProbePorts():
+                return [Probe(message)]
+            case Cancel():
+                return self._cancel(message, mono)
+            case RunAck():
+                return self._acknowledged(message)
+            case RunStatus():
+                return self._snapshot(mono)
+            case ReadLog():
+                return [Read(message)]
+            case Call() if message.job_cmd == "sequential_result":
+                return [Fetch(message)]
+            case Call():
+                return [StartCall(message)]
+            case CancelCall():
+                return [StopCall(message.op_id)]
+            case ReadFile() | ListFiles() | KeepFile():
+                return [Fetch(message)]
+            case Kill():
+                return [Quit(message.reason, message.stop_jobs)]
+            case _:
+                assert_never(message)
+
+    def _run(self, op: Run | TaskRun, shared: Shared | None, mono: float) -> list[Output]:
+        known = self._known.get(op.token)
+        if known is not None:
+            return [self._report(known, mono)]
+        if op.token.serial < self._serials.get(op.token.jid, 0):
+            exit_ = ExitInfo(source="start", detail="a newer run of this job was here before")
+            refused = Execution(token=op.token, state="ended", op_id=op.op_id, exit=exit_)
+            self._known[op.token] = _Known(refused, mono)
+            return [self._report(self._known[op.token], mono)]
+        self._learn(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
+        return [Launch(op.token, op.spec, shared)]
+
+    def _cancel(self, op: Cancel, mono: float) -> list[Output]:
+        known = self._known.get(op.token)
+        if known is not None and known.execution.state == "ended":
+            return [self._report(known, mono)]
+        if known is None:
+            # it is not to be started any more, whenever its `run` arrives: the keeper remembers that
+            self._learn(Execution(token=op.token, state="starting", op_id=op_id(op.token, "run")), mono)
+        return [Stop(op.token, op.reason, op.grace_secs)]
+
+    def _acknowledged(self, op: RunAck) -> list[Output]:
+        ended = tuple(t for t in op.tokens if t in self._known and self._known[t].execution.state == "ended")
+        for token in ended:
+            del self._known[token]
+        return [Forget(ended)] if ended else []
+
+    def _snapshot(self, mono: float) -> list[Output]:
+        self._snapshots += 1
+        all_ = [self._now(k, mono) for k in self._known.values()]
+        pages = [all_[i : i + SNAPSHOT_PAGE] for i in range(0, len(all_), SNAPSHOT_PAGE)] or [[]]
+        for k in self._known.values():
+            k.reported = mono
+        return [
+            Send(Snapshot(number=self._snapshots, page=i, last=i == len(pages) - 1, executions=tuple(page)))
+            for i, page in enumerate(pages)
+        ]
+
+    # ---- the keeper
+
+    def keeper_hello(self, executions: list[dict[str, Any]], mono: float) -> list[Output]:
+        """What the keeper has: at the start, or after it took over from another."""
+        for e in executions:
+            self._learn(_execution(e), mono)
+        return self._snapshot(mono) if self._up else []
+
+    def keeper_said(self, said: dict[str, Any], mono: float) -> list[Output]:
+        """`started` or `ended`, with the execution. One that is `running` and has an exit is ending (see messages.Execution)."""
+        return self.learned([_execution(said)], mono)
+
+    def learned(self, executions: Sequence[Execution], mono: float) -> list[Output]:
+        """What became of these, from whoever launched them. An end is final."""
+        out: list[Output] = []
+        for execution in executions:
+            known = self._known.get(execution.token)
+            if known is None or known.execution.state != "ended":
+                known = self._learn(execution, mono)
+                out += [self._report(known, mono)] if self._up else []
+        return out
+
+    def launch_failed(self, token: Token, detail: str, mono: float, fault: str | None = None) -> list[Output]:
+        """The agent itself could not hand it to the keeper. What the keeper has said of it since then stands. fault: see exits.FAULTS."""
+        there = self._known.get(token)
+        if there is not None and there.execution.state != "starting":
+            return []
+        known = self._learn(_failed(token, detail, fault), mono)
+        return [self._report(known, mono)]
+
+    # ---- questions
+
+    def over(self, token: Token) -> bool:
+        """Did it end? One that is not known may be on its way here; one that was acknowledged has its final evidence."""
+        known = self._known.get(token)
+        return known is not None and known.execution.state == "ended"
+
+    def live(self) -> int:
+        return sum(k.execution.state != "ended" for k in self._known.values())
+
+    def executions(self) -> list[Execution]:
+        return [k.execution for k in self._known.values()]
+
+    # ---- inside
+
+    def _learn(self, execution: Execution, mono: float) -> _Known:
+        known = self._known[execution.token] = _Known(execution, mono)
+        jid, serial = execution.token.jid, execution.token.serial
+        self._serials[jid] = max(serial, self._serials.get(jid, 0))
+        self._serials.move_to_end(jid)
+        if len(self._serials) > SERIALS_KEPT:
+            self._serials.popitem(last=False)
+        return known
+
+    def _report(self, known: _Known, mono: float) -> Send:
+        known.reported = mono
+        return Send(RunStatusUpdate(execution=self._now(known, mono)))
+
+    def _now(self, known: _Known, mono: float) -> Execution:
+        e = known.execution
+        if e.state != "running" or e.elapsed_secs is None or e.ending:
+            return e
+        return msgspec.structs.replace(e, elapsed_secs=e.elapsed_secs + mono - known.seen)
+
+
+def _execution(e: dict[str, Any]) -> Execution:
+    """The keeper's words as an Execution. Raises Refusal or msgspec.ValidationError for what is not one."""
+    token = parse_token(e["token"])
+    state = e["state"]
+    if state not in ("running", "ended"):
+        raise Refusal("malformed", f"the keeper says {state!r} of {token}")
+    exit_ = msgspec.convert(e["exit"], ExitInfo) if e.get("exit") else None
+    return Execution(
+        token=token, state=state, op_id=op_id(token, "run"), pid=e.get("pid"), start_ticks=e.get("startTicks"),
+        started_at=e.get("startedAt"), elapsed_secs=e.get("elapsed"), exit=exit_,
+    )
+
+
+def _failed(token: Token, detail: str, fault: str | None) -> Execution:
+    return Execution(token=token, state="ended", op_id=op_id(token, "run"), exit=ExitInfo(source="start", detail=detail, fault=fault))

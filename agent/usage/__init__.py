@@ -1,0 +1,1 @@
+"""Usage: one sentence to be written."""

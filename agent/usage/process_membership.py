@@ -1,0 +1,126 @@
+"""Which processes belong to which execution, for those who count what it takes; who ends executions asks `keeping.kin`.
+
+By cgroup, where the execution has one: the kernel says so. Else whatever hangs below its main process; what hung there once; and
+the keeper's adopted children by session, environment mark or held lock. Only what belongs to jobs is looked at, not the whole
+machine: agents of many users look often. What shed all marks, and was never seen below its job, is seen by cgroup only.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+
+from ...runtime import processes
+from ...runtime.execution.folder import LOCK, MESSAGE
+from . import proc_counters as counters
+from ..keeper.linux.cgroups import Cgroup, of_process
+from .proc_counters import Process
+
+
+class Execution:
+    """One whose processes are wanted. folder: its evidence. pid and ticks: its main process.
+
+    seen, before: its members by pid as of the last look, and of the one before that.
+    """
+
+    def __init__(self, name: str, token: str, folder: str, pid: int, ticks: int) -> None:
+        self.name, self.token, self.folder, self.pid, self.ticks = name, token, folder, pid, ticks
+        self.cgroup: Cgroup | None = None
+        self.seen: dict[int, Process] = {}
+        self.before: dict[int, Process] = {}
+
+    def marks(self) -> list[bytes]:
+        """Environment entries that its processes inherit; see `keeping.execution`."""
+        return [b"JOBSCRIBE_TOKEN=" + self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE=" + os.fsencode(f"{self.folder}/{MESSAGE}")]
+
+
+class Members:
+    """Looks at the processes below one keeper."""
+
+    def __init__(self, keeper_pid: int) -> None:
+        self._keeper_pid = keeper_pid
+        #: adopted children of the keeper that are known to be nobody's (pid: ticks), so that each is asked once
+        self._strangers: dict[int, int] = {}
+        self._table: dict[int, processes.Process] | None = None
+
+    def look(self, executions: Sequence[Execution]) -> None:
+        """Bring `seen` of all of them up to date."""
+        self._table = None
+        keeper = counters.process(self._keeper_pid)
+        adopted = [] if keeper is None else self._children(keeper)
+        owned = self._owned(adopted, executions)
+        for e in executions:
+            e.before, e.seen = e.seen, self._members(e, owned.get(e.name, []))
+
+    def _children(self, p: Process) -> list[int]:
+        below = counters.children(p)
+        return [q.pid for q in self._all().values() if q.parent == p.pid] if below is None else below
+
+    def _all(self) -> dict[int, processes.Process]:
+        """The whole process table: where a kernel tells no children, and for orphans of an earlier keeper's executions."""
+        if self._table is None:
+            self._table = processes.table()
+        return self._table
+
+    def _members(self, e: Execution, adopted: list[Process]) -> dict[int, Process]:
+        found: dict[int, Process] = {p.pid: p for p in adopted}
+        for pid, known in e.seen.items():
+            p = counters.process(pid)
+            if p is not None and p.ticks == known.ticks:
+                found[pid] = p
+        main = found.get(e.pid) or counters.process(e.pid)
+        if main is not None and main.ticks == e.ticks:
+            found[e.pid] = main
+            if not main.over and e.cgroup is None:  # it moves in by itself, a moment after it was made
+                e.cgroup = of_process(e.pid, e.name)
+            if main.parent != self._keeper_pid:
+                _add(found, (p.pid for p in self._all().values() if p.session == e.pid))  # an earlier keeper's: its orphans are elsewhere
+        if e.cgroup is not None:
+            with contextlib.suppress(OSError):  # it is being taken away
+                _add(found, e.cgroup.pids())
+        todo = list(found.values())
+        for p in todo:  # grows while it is walked
+            for pid in self._children(p):
+                child = None if pid in found else counters.process(pid)
+                if child is not None and child.parent == p.pid:
+                    found[pid] = child
+                    todo.append(child)
+        for beyond in (self._keeper_pid, os.getpid()):
+            found.pop(beyond, None)
+        return found
+
+    def _owned(self, adopted: list[int], executions: Sequence[Execution]) -> dict[str, list[Process]]:
+        """Those of the keeper's children that are no main process and were seen nowhere yet, by name of the execution they belong to."""
+        known = {pid for e in executions for pid in (e.pid, *e.seen)} | {os.getpid()}
+        strangers, self._strangers = self._strangers, {}
+        out: dict[str, list[Process]] = {}
+        for pid in adopted:
+            p = None if pid in known else counters.process(pid)
+            if p is None or p.over:
+                continue
+            owner = None if strangers.get(pid) == p.ticks else _owner(p, executions)
+            if owner is None:
+                self._strangers[pid] = p.ticks
+            else:
+                out.setdefault(owner, []).append(p)
+        return out
+
+
+def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
+    for e in executions:
+        # a session is named by its leader's pid, which cannot be used again while a member is left
+        if p.session == e.pid:
+            return e.name
+    names = [m.partition(b"=")[0] for m in executions[0].marks()] if executions else []
+    carried = [n + b"=" + (v or b"") for n, v in zip(names, processes.environment(p.pid, *names), strict=True)]
+    for e in executions:
+        if carried == e.marks() or processes.holds(p.pid, f"{e.folder}/{LOCK}"):
+            return e.name
+    return None
+
+
+def _add(found: dict[int, Process], pids: Iterable[int]) -> None:
+    for pid in pids:
+        p = None if pid in found else counters.process(pid)
+        if p is not None:
+            found[pid] = p
+

@@ -1,0 +1,1 @@
+"""Workers: one sentence to be written."""

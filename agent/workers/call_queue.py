@@ -1,0 +1,407 @@
+"""Calls of apps, from the message to its answer: a place in the queue, a fork of the worker process, a deadline, an end.
+
+Every call is answered exactly once, whatever the app, its process or the worker process does; one that was canceled is not. The
+processes are in `worker`, reached through `worker_link`; what a call does there is in `answer`.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ...protocol.ids import short_op
+from ...protocol.wire.messages import Call, CallReply, OpError
+from ...runtime.log.logger import Log
+from .call_handler import Outcome, garbage, line, message, unanswered, what
+from ..host.login_environment import LoginEnvironment
+from .worker_process import News, Order
+from .worker_channel import Fork, WorkerLink
+
+#: Calls that may wait; one more is told to come back.
+QUEUE_LIMIT = 64
+#: Forks made ahead, so that a call need not wait for one.
+SPARES = 2
+#: A call that is killed is answered after this long (seconds) at the latest, whether its end was seen or not.
+KILL_SECS = 1.0
+#: An import in the worker process may take so long (seconds); a call has shown before that it comes to an end.
+LOAD_SECS = 60.0
+#: What a call prints: this much is kept for the log; beyond so much the call is stopped (bytes).
+PRINTED_KEPT, PRINTED_LIMIT = 8000, 64 * 1024 * 1024
+_AT_ONCE = 1 << 20
+_READ = 256 * 1024
+_LENGTH_BYTES = 4
+#: What an outcome may have besides its reply, bytes: imported modules, sentence, trace.
+_BESIDES = 1024 * 1024
+
+_outcome = msgspec.msgpack.Decoder(Outcome)
+_encode = msgspec.msgpack.encode
+#: The verdict over a call that nobody wants to have answered.
+_CANCELED = Outcome(sentence="canceled")
+
+
+class _Work:
+    """One call on its way. verdict: why it is being stopped. again: it begins a second time."""
+
+    __slots__ = ("again", "backstop", "call", "deadline", "fork", "heard", "printed", "printed_bytes", "sending", "since", "verdict")
+
+    def __init__(self, call: Call, since: float, deadline: asyncio.TimerHandle) -> None:
+        self.call, self.since, self.deadline = call, since, deadline
+        self.fork: Fork | None = None
+        self.again = False
+        self.heard = bytearray()
+        self.printed = bytearray()
+        self.printed_bytes = 0
+        self.sending: asyncio.Task[None] | None = None
+        self.verdict: Outcome | None = None
+        self.backstop: asyncio.TimerHandle | None = None
+
+
+class _AppTrace(Exception):
+    """A trace from another process, for the log."""
+
+
+class Workers:
+    """folder: for the working directories of calls; whatever is in there is removed. reply: takes the answers."""
+
+    def __init__(self, log: Log, login: LoginEnvironment, root: str, folder: Path, also: tuple[str, ...],
+                 reply: Callable[[CallReply | OpError], None], *, at_once: int | None = None) -> None:
+        self._log, self._login, self._root, self._folder, self._also, self._reply = log, login, root, folder, also, reply
+        self._at_once = at_once or max(2, len(os.sched_getaffinity(0)))
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Work] = deque()
+        self._works: dict[str, _Work] = {}
+        self._busy: dict[int, _Work] = {}
+        self._spares: deque[Fork] = deque()
+        self._ordered = 0
+        self._stale = False
+        self._link: WorkerLink | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._proven = False
+        self._loading: asyncio.TimerHandle | None = None
+        self._loads: set[str] = set()
+        self._last_load: set[str] = set()
+        self._fatal: set[str] = set()
+        self._null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+
+    # ---- asked from outside
+
+    def call(self, call: Call) -> None:
+        """Answer this, whatever it takes. One that is known already is answered once."""
+        if call.op_id in self._works:
+            return
+        if len(self._queue) >= QUEUE_LIMIT:
+            self._reply(OpError(op_id=call.op_id, code="tooManyRequests", error=f"{QUEUE_LIMIT} calls wait for a worker already"))
+            return
+        work = _Work(call, time.monotonic(), self._loop.call_later(call.deadline_secs, self._late, call.op_id))
+        self._works[call.op_id] = work
+        self._queue.append(work)
+        self._advance()
+
+    def cancel(self, op_id: str) -> None:
+        """Stop it. There is no answer; a call that is not known (any more) is none."""
+        self._stop(op_id, _CANCELED)
+
+    def renew(self, also: tuple[str, ...]) -> None:
+        """Import apps anew, with this list of them, as soon as no call is under way; calls that have not begun wait for that."""
+        self._also = also
+        self._stale = self._stale or self._link is not None or self._starting is not None
+        self._advance()
+
+    def close(self) -> None:
+        """End the worker process and with it every call. Nothing is answered."""
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        for work in self._works.values():
+            work.deadline.cancel()
+            self._let_go(work)
+        self._works.clear()
+        self._queue.clear()
+        self._drop_spares()
+
+    @property
+    def worker_pid(self) -> int | None:
+        return None if self._link is None else self._link.pid
+
+    # ---- queue and forks
+
+    def _advance(self) -> None:
+        """Begin what can begin, and have as many forks made as will be needed."""
+        if self._stale:
+            if self._link is not None and not self._busy:
+                self._link.kill()  # its end begins the next one
+            return
+        while self._queue and self._spares and len(self._busy) < self._at_once:
+            self._begin(self._queue.popleft(), self._spares.popleft())
+        if self._link is not None:
+            soon = min(len(self._queue), max(0, self._at_once - len(self._busy)))
+            for _ in range(soon + SPARES - len(self._spares) - self._ordered):
+                self._ordered += 1
+                self._link.send(Order("fork"))
+        elif self._queue and self._starting is None:
+            self._starting = self._loop.create_task(self._start())
+            self._starting.add_done_callback(self._started)
+
+    async def _start(self) -> None:
+        await self._login.find_out()
+        if self._login.sentence:
+            self._log("login profile: {}", self._login.sentence)
+        await asyncio.to_thread(_emptied, self._folder)
+        link = WorkerLink(self._told, self._ended)
+        self._ordered, self._proven = 0, False
+        link.start(self._root, self._login.known or {}, self._folder, int(self._login.umask, 8), self._also)
+        self._link = link
+        self._log("worker process {} starts", link.pid)
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        self._starting = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._log.exception("no worker process can be started", error=error)
+            self._give_up(f"no worker process can be started: {error}")
+        self._advance()
+
+    def _told(self, news: News, fork: Fork | None) -> None:
+        match news.said:
+            case "forked":
+                self._ordered -= 1
+                self._proven = True
+                if fork is not None:
+                    self._spares.append(fork)
+            case "ended":
+                self._over(news.pid, news.status)
+            case "loaded":
+                self._loaded(news.sentence)
+            case _:
+                self._log("worker process: {}", news.sentence)
+                self._ordered = 0
+                self._give_up(news.sentence)
+                return  # the next call tries again
+        self._advance()
+
+    def _give_up(self, sentence: str) -> None:
+        """Nobody can begin now: who waits is told."""
+        for work in list(self._queue):
+            self._finish(work, Outcome("agentUnavailable", sentence))
+
+    def _ended(self, how: str) -> None:
+        """The worker process is dead, and its forks with it."""
+        self._log("the worker process ended: {}", "it had apps as they were before" if self._stale else how)
+        self._link, was_stale, self._stale = None, self._stale, False
+        if was_stale:
+            self._fatal.clear()
+            self._last_load = set()
+        if self._loading is not None:  # perhaps it died of that; it is not asked for again
+            self._loading.cancel()
+            self._loading = None
+            self._fatal |= self._last_load
+        self._loads = set(self._fatal)
+        self._drop_spares()
+        for work in list(self._busy.values()):
+            self._heard(work)
+            if work.call.op_id in self._works:
+                sentence = f"the worker process ended ({how}) before {what(work.call)} was answered"
+                self._finish(work, work.verdict or Outcome("agentUnavailable", sentence))
+        if not self._proven and not was_stale:
+            self._give_up(f"the worker process ended ({how}) before it could do anything; the agent's log has more")
+        self._advance()
+
+    def _drop_spares(self) -> None:
+        while self._spares:
+            self._spares.popleft().close()
+
+    # ---- a call
+
+    def _begin(self, work: _Work, fork: Fork) -> None:
+        work.fork = fork
+        self._busy[fork.pid] = work
+        self._loop.add_reader(fork.socket, self._heard, work)
+        self._loop.add_reader(fork.output, self._printing, work)
+        body = _encode(work.call)
+        data = len(body).to_bytes(_LENGTH_BYTES) + body
+        try:
+            sent = fork.socket.send(data)
+        except OSError:  # it is dead, and its end will be told
+            return
+        if sent < len(data):
+            work.sending = self._loop.create_task(_send_rest(fork, data[sent:]))
+
+    def _heard(self, work: _Work) -> None:
+        """Something came from the fork, or its end."""
+        while work.fork is not None:
+            try:
+                data = work.fork.socket.recv(_READ)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:  # how it ended is told by the worker process
+                self._loop.remove_reader(work.fork.socket)
+                return
+            work.heard += data
+            size = int.from_bytes(work.heard[:_LENGTH_BYTES])
+            if len(work.heard) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
+                self._stop(work.call.op_id, garbage(work.call))
+                return
+            if len(work.heard) >= _LENGTH_BYTES + size:
+                self._answered(work, memoryview(work.heard)[_LENGTH_BYTES : _LENGTH_BYTES + size])
+                return
+
+    def _answered(self, work: _Work, body: memoryview) -> None:
+        try:
+            outcome = _outcome.decode(body)
+        except msgspec.DecodeError:
+            self._stop(work.call.op_id, garbage(work.call))
+            return
+        if outcome.outdated and work.verdict is None and not work.again:
+            self._again(work)
+            return
+        self._finish(work, work.verdict or outcome)
+        if outcome.imported or outcome.loaded:
+            self._load(work.call.simulation_type, outcome)
+        self._advance()
+
+    def _again(self, work: _Work) -> None:
+        """Its app was changed on disk since the worker process imported it."""
+        work.again, work.heard = True, bytearray()
+        self._let_go(work)
+        self._queue.appendleft(work)
+        self.renew(self._also)
+
+    def _printing(self, work: _Work) -> None:
+        """The call prints. The first bytes are kept, the rest is thrown away, and who does not stop is stopped."""
+        fork = work.fork
+        if fork is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            if len(work.printed) < PRINTED_KEPT:
+                data = os.read(fork.output, PRINTED_KEPT - len(work.printed))
+                work.printed += data
+                got = len(data)
+            else:
+                got = os.splice(fork.output, self._null, _AT_ONCE, flags=os.SPLICE_F_NONBLOCK)
+            work.printed_bytes += got
+            if not got:
+                self._loop.remove_reader(fork.output)
+            elif work.printed_bytes > PRINTED_LIMIT and work.verdict is None:
+                limit = PRINTED_LIMIT >> 20
+                self._stop(work.call.op_id, Outcome("appFailed", f"{what(work.call)} printed more than {limit} MiB and was stopped"))
+
+    def _late(self, op_id: str) -> None:
+        work = self._works[op_id]
+        secs = f"{work.call.deadline_secs:g} s"
+        if work.fork is None:
+            self._stop(op_id, Outcome("deadline", f"{what(work.call)} waited {secs} for a free worker"))
+        else:
+            self._stop(op_id, Outcome("deadline", f"{what(work.call)} did not come to an end within {secs} and was stopped"))
+
+    def _stop(self, op_id: str, verdict: Outcome) -> None:
+        """The first verdict stays. It is answered when nothing of the call is left."""
+        work = self._works.get(op_id)
+        if work is None or work.verdict is not None:
+            return
+        if work.fork is None:
+            self._finish(work, verdict)
+            return
+        work.verdict = verdict
+        work.backstop = self._loop.call_later(KILL_SECS, self._not_dying, op_id)
+        if self._link is not None:
+            self._link.send(Order("kill", pid=work.fork.pid))
+
+    def _not_dying(self, op_id: str) -> None:
+        work = self._works[op_id]
+        assert work.verdict is not None
+        self._log("o={} is killed, but its end was not seen within {} s", short_op(op_id), KILL_SECS, op=short_op(op_id))
+        self._finish(work, work.verdict)
+        self._advance()
+
+    def _over(self, pid: int, status: int) -> None:
+        """A fork is dead, with everything it has started."""
+        work = self._busy.get(pid)
+        if work is None:
+            for fork in [f for f in self._spares if f.pid == pid]:
+                self._spares.remove(fork)
+                fork.close()
+            return
+        self._heard(work)  # its last word may lie in the socket still
+        if work.call.op_id in self._works:
+            self._finish(work, work.verdict or unanswered(work.call, status))
+
+    def _finish(self, work: _Work, outcome: Outcome) -> None:
+        """Out of all books, into the log, and to who waits."""
+        call = work.call
+        work.deadline.cancel()
+        self._works.pop(call.op_id, None)
+        if work.fork is None:
+            self._queue.remove(work)
+        self._let_go(work)
+        op, said = short_op(call.op_id), line(call, outcome, time.monotonic() - work.since)
+        if outcome.trace:
+            self._log.exception(*said, op=op, error=_AppTrace(outcome.trace))
+        else:
+            self._log(*said, op=op)
+        if work.printed:
+            self._log("o={} printed {} bytes: {}", op, work.printed_bytes, work.printed.decode("utf-8", "replace"), op=op)
+        if outcome is not _CANCELED:
+            self._reply(message(call, outcome))
+
+    def _let_go(self, work: _Work) -> None:
+        if work.backstop is not None:
+            work.backstop.cancel()
+        if work.sending is not None:
+            work.sending.cancel()
+        fork, work.fork = work.fork, None
+        if fork is None:
+            return
+        self._busy.pop(fork.pid, None)
+        self._loop.remove_reader(fork.socket)
+        self._loop.remove_reader(fork.output)
+        with contextlib.suppress(BlockingIOError):  # what it printed last
+            if len(work.printed) < PRINTED_KEPT:
+                data = os.read(fork.output, PRINTED_KEPT - len(work.printed))
+                work.printed += data
+                work.printed_bytes += len(data)
+            work.printed_bytes += os.splice(fork.output, self._null, _AT_ONCE, flags=os.SPLICE_F_NONBLOCK)
+        fork.close()
+
+    # ---- what later calls need not import
+
+    def _load(self, app: str, outcome: Outcome) -> None:
+        """Each name once: what fails there would fail again."""
+        modules = tuple(m for m in outcome.imported if m not in self._loads)
+        app_too = f"app {app}" not in self._loads
+        if self._link is None or self._loading is not None or not (modules or app_too):
+            return
+        self._last_load = {*modules, f"app {app}"}
+        self._loads |= self._last_load
+        self._link.send(Order("load", app=app if app_too else "", modules=modules))
+        self._loading = self._loop.call_later(LOAD_SECS, self._link.kill)
+
+    def _loaded(self, failure: str) -> None:
+        """Forks from before do not have it; the next ones do."""
+        if self._loading is not None:
+            self._loading.cancel()
+            self._loading = None
+        if failure:
+            self._log("worker process: what a call imported cannot be imported for the next ones: {}", failure)
+        self._drop_spares()
+
+
+async def _send_rest(fork: Fork, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # it is dead, and its end will be told
+        await asyncio.get_running_loop().sock_sendall(fork.socket, data)
+
+
+def _emptied(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,142 @@
+"""The agent's end of its worker process: started, sent orders, listened to. What is asked of it and why is decided in `workers`.
+
+The process starts with the environment of a login and nothing of the agent's: no descriptor but its socket (and stdout, stderr),
+no secret, its own session.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from .worker_process import News, Order, Setting
+
+_PACKET = 4096
+#: Names of modules in one order, bytes: what a packet can carry for sure.
+_MODULES_BYTES = 64 * 1024
+#: A dead child is buried within this long (seconds).
+_BURY_SECS = 0.01
+_PADDING = "x" * 40
+
+
+class Fork(NamedTuple):
+    """A process that waits for its call. socket: the call goes in, its outcome comes out. output: what it prints."""
+
+    pid: int
+    socket: socket.socket
+    output: int
+
+    def close(self) -> None:
+        self.socket.close()
+        os.close(self.output)
+
+
+class WorkerLink:
+    """One worker process. on_news is told what it says (with the fork, where one was made), on_end once how it ended."""
+
+    def __init__(self, on_news: Callable[[News, Fork | None], None], on_end: Callable[[str], None]) -> None:
+        self._on_news, self._on_end = on_news, on_end
+        self._loop = asyncio.get_running_loop()
+        self._news = msgspec.msgpack.Decoder(News)
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self, root: str, env: dict[str, str], folder: Path, umask: int, also: tuple[str, ...]) -> None:
+        """env: of the login. Raises OSError. Must be called in the main thread: the worker may ask to be told of its parent's end."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "jobscribe.agent.workers.worker_process", "--root", root, _PADDING],
+                stdin=theirs.fileno(), env=_with_our_path(env), cwd="/", start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._socket = ours
+        setting = Setting(folder=str(folder), umask=umask, path=env.get("PYTHONPATH"), also=also)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is over already: its end is heard in a moment
+            ours.send(msgspec.msgpack.encode(setting))
+        self._loop.add_reader(ours, self._readable)
+
+    def send(self, order: Order) -> None:
+        """An order that does not get out (it does not read any more) ends the worker."""
+        if self._socket is None:
+            return
+        while sum(len(m) + 5 for m in order.modules) > _MODULES_BYTES:
+            order.modules = order.modules[: len(order.modules) // 2]
+        try:
+            self._socket.send(msgspec.msgpack.encode(order))
+        except OSError as e:
+            self._process.kill()
+            if not isinstance(e, BlockingIOError | BrokenPipeError | ConnectionResetError):
+                raise
+
+    def kill(self) -> None:
+        """Its forks end with it."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """It sees the end of its socket, ends every call and then itself. on_end is not called."""
+        self._disconnect()
+        self._on_end = _nobody_asks
+        self._bury()
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _readable(self) -> None:
+        while self._socket is not None:
+            fds: list[int] = []
+            try:
+                packet, fds, _, _ = socket.recv_fds(self._socket, _PACKET, 2)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                packet = b""
+            if not packet:
+                self._disconnect()
+                self._process.kill()  # it closed its end, or is dead already
+                self._bury()
+                return
+            news = self._news.decode(packet)
+            fork = Fork(news.pid, socket.socket(fileno=fds[0]), fds[1]) if len(fds) == 2 else None
+            if fork is not None:
+                fork.socket.setblocking(False)
+                os.set_blocking(fork.output, False)
+            self._on_news(news, fork)
+
+    def _bury(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            self._loop.call_later(_BURY_SECS, self._bury)
+        else:
+            self._on_end(f"signal {-code}" if code < 0 else f"exit code {code}")
+
+
+def _nobody_asks(how: str) -> None:
+    return
+
+
+def _with_our_path(env: dict[str, str]) -> dict[str, str]:
+    """This package is found where the agent has found it. The worker takes that out of its environment again."""
+    own = os.environ.get("PYTHONPATH")
+    if not own:
+        return env
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, (own, env.get("PYTHONPATH"))))}

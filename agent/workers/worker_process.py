@@ -1,0 +1,384 @@
+"""The worker process: it keeps apps imported and forks a process for every call, so that nothing leaks from one call to the next.
+
+    python -P -m jobscribe.agent.workers.worker_process --root ROOT PADDING             fd 0: a SOCK_SEQPACKET socket to the agent
+
+One msgpack object a packet. The agent's first one is the Setting; then it sends orders: `fork`, `kill` (with everything the call
+has started), `load` (import what a call had to import). It is told of every fork, with its descriptors, and of every end. A call
+and its answer do not pass through here: they go over the fork's own socket, each as 4 bytes of length and a msgpack object.
+
+This process runs no thread and no event loop, and it imports an app only after a fork has imported it and come to its end, so an
+import that hangs or crashes costs one call. Each fork adopts the orphans below it. So what becomes a child of this process by
+itself belonged to a call that is over, and is killed. It ends when the agent does, and takes all of that with it.
+"""
+
+import faulthandler
+import gc
+import importlib
+import io
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from typing import NoReturn
+
+import msgspec
+
+from ...protocol.wire.messages import Call
+from ...runtime import processes
+from .call_handler import Calls, Outcome
+
+TITLE = "jobscribe worker"
+_PACKET = 256 * 1024
+#: A process with threads cannot be forked well, and these libraries start some when they are imported. Many calls run at once anyway,
+#: so they find it so, too; unless the login environment says something else.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+#: Killing goes on for so long (seconds); what is left then cannot be killed from here. So many looks are taken at it in a row.
+_KILL_SECS, _LOOKS = 1.0, 100
+_LENGTH_BYTES = 4
+#: Made before the fork: a decoder learns the shape of its messages when it is made.
+_call = msgspec.msgpack.Decoder(Call)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Setting(msgspec.Struct):
+    """folder: where calls get an empty working directory each. path: PYTHONPATH of the login environment. also: see apps.registry."""
+
+    folder: str
+    umask: int
+    path: str | None
+    also: tuple[str, ...]
+
+
+class Order(msgspec.Struct, omit_defaults=True):
+    """do: `fork`, `kill` (pid), `load` (app and modules)."""
+
+    do: str
+    pid: int = 0
+    app: str = ""
+    modules: tuple[str, ...] = ()
+
+
+class News(msgspec.Struct, omit_defaults=True):
+    """said: `forked` (pid; the packet carries socket and output), `ended` (pid, wait status), `loaded` (app), `trouble` (sentence)."""
+
+    said: str
+    pid: int = 0
+    status: int = 0
+    sentence: str = ""
+
+
+class _Worker:
+    def __init__(self, agent: socket.socket, setting: Setting) -> None:
+        self._agent = agent
+        self._setting = setting
+        self._calls = Calls(setting.also)
+        self._forks: dict[int, str] = {}
+        self._cleaners: set[int] = set()
+        #: (pid, start time) of what cannot be killed: it runs as another user, or hangs in the kernel
+        self._beyond: set[tuple[int, int]] = set()
+        #: names of the modules that forks find
+        self._there = frozenset(sys.modules)
+        self._made = 0
+        self._orders = msgspec.msgpack.Decoder(Order)
+        self._poll = select.poll()
+        self._wake, self._woken = socket.socketpair()
+        for s in (self._wake, self._woken):
+            s.setblocking(False)
+
+    def serve(self) -> None:
+        """Until the agent is gone."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._poll.register(self._agent, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+        try:
+            while self._step():
+                pass
+        except (BrokenPipeError, ConnectionResetError):  # it went while it was told something
+            pass
+        finally:
+            self._end()
+
+    def _step(self) -> bool:
+        ready = {fd for fd, _ in self._poll.poll()}
+        if self._woken.fileno() in ready:
+            self._woken.recv(4096)
+            self._bury()
+        if self._agent.fileno() not in ready:
+            return True
+        packet = self._agent.recv(_PACKET)
+        if packet:
+            self._do(self._orders.decode(packet))
+        return bool(packet)
+
+    def _do(self, order: Order) -> None:
+        match order.do:
+            case "fork":
+                self._fork()
+            case "kill":
+                self._kill(order.pid)
+                self._bury()
+            case "load":
+                self._load(order)
+            case _:
+                self._tell(News("trouble", sentence=f"the worker process knows no order {order.do!a}"))
+
+    def _tell(self, news: News, fds: tuple[int, ...] = ()) -> None:
+        packet = msgspec.msgpack.encode(news)
+        if fds:
+            socket.send_fds(self._agent, [packet], list(fds))
+        else:
+            self._agent.send(packet)
+
+    # ---- forks
+
+    def _fork(self) -> None:
+        self._made += 1
+        folder = f"{self._setting.folder}/{self._made}"
+        fds: list[int] = []
+        try:
+            os.mkdir(folder, 0o700)
+            ours, theirs = (s.detach() for s in socket.socketpair())
+            fds += ours, theirs
+            read_end, write_end = os.pipe()
+            fds += read_end, write_end
+            pid = os.fork()
+        except OSError as e:
+            for fd in fds:
+                os.close(fd)
+            self._tell(News("trouble", sentence=f"no process for a call can be made: {e.strerror}"))
+            return
+        if pid == 0:
+            _be_fork(theirs, write_end, folder, self._calls, self._there)
+        self._forks[pid] = folder
+        try:
+            self._tell(News("forked", pid), (ours, read_end))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _kill(self, pid: int) -> None:
+        """The fork; all below it is met when it is buried. Its pid is no other's: while it is in `_forks`, it was not waited for."""
+        if pid in self._forks:
+            os.kill(pid, signal.SIGKILL)
+
+    def _bury(self) -> None:
+        """Reap what has ended, kill what ended calls have left behind, then say which calls are over."""
+        ended = self._buried()
+        folders = [self._forks.pop(pid) for pid, _ in ended]
+        for folder in folders:
+            self._clean(folder)
+        for pid, status in ended:
+            self._tell(News("ended", pid, status))
+
+    def _buried(self) -> list[tuple[int, int]]:
+        """Forks that have ended, with their status; by then nothing is left of them."""
+        ended: list[tuple[int, int]] = []
+        for _ in range(_LOOKS):  # what was just buried may have left us children that were not in the list yet
+            buried = dict(iter(_reaped, (0, 0)))
+            self._cleaners -= buried.keys()
+            ended += [(pid, status) for pid, status in buried.items() if pid in self._forks]
+            if self._strangers():
+                if processes.kill_until_gone(self._strangers, _KILL_SECS):
+                    self._beyond.update((p.pid, p.ticks) for p in self._strangers())
+            elif not buried:
+                break
+        return ended
+
+    def _strangers(self) -> list[processes.Process]:
+        """Children that were not forked here."""
+        strangers = [pid for pid in processes.children() if pid not in self._forks and pid not in self._cleaners]
+        found = [p for p in map(processes.find, strangers) if p is not None]
+        return [p for p in found if not p.over and (p.pid, p.ticks) not in self._beyond]
+
+    def _clean(self, folder: str) -> None:
+        """Remove a call's folder; one that is not empty by somebody else, because that may take long."""
+        try:
+            os.rmdir(folder)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                os.setsid()
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the agent must see the end of this process's parent
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os._exit(0)
+        self._cleaners.add(pid)
+
+    # ---- imports
+
+    def _load(self, order: Order) -> None:
+        """Import what a call had to import. What cannot be imported here stays that call's own business."""
+        processes.end_with_parent(signal.SIGKILL)  # an import may hang; outside of it the end of the socket says more
+        failed: BaseException | None = None
+        for name in order.modules:
+            try:
+                importlib.import_module(name)
+            except BaseException as e:  # also SystemExit: some modules are programs
+                failed = e
+        try:
+            if order.app:
+                self._calls.load(order.app)
+        except BaseException as e:
+            failed = e
+        self._there = frozenset(sys.modules)
+        gc.collect()
+        gc.freeze()  # what is shared with the forks stays shared: the collector would write to it
+        processes.end_with_parent(0)
+        self._tell(News("loaded", sentence="" if failed is None else f"{type(failed).__name__}: {failed}"[:500]))
+
+    # ---- the end
+
+    def _end(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for pid in self._forks:
+            os.kill(pid, signal.SIGKILL)
+        self._forks.clear()  # from here on they are strangers, too
+        self._buried()
+        shutil.rmtree(self._setting.folder, ignore_errors=True)
+
+
+def _reaped() -> tuple[int, int]:
+    """pid and status of a child that was over; (0, 0) where there is none."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return 0, 0
+
+
+# ---- inside a fork
+
+
+def _be_fork(agent: int, output: int, folder: str, calls: Calls, there: frozenset[str]) -> NoReturn:
+    """It must never come back to the loop above, whatever happens. Where its parent is gone already, so is the agent's socket."""
+    code = 1
+    try:
+        processes.end_with_parent(signal.SIGKILL)
+        _leave_behind(agent, output, folder)
+        _serve_one(agent, calls, there)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _leave_behind(agent: int, output: int, folder: str) -> None:
+    """Nothing of the worker process is left but its modules."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    processes.become_subreaper()
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    end = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, agent)
+    os.closerange(agent + 1, end)
+    os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None
+    os.chdir(folder)
+    if "numpy.random" in sys.modules:  # Python sees to its own generator after a fork, numpy does not
+        sys.modules["numpy.random"].seed()
+
+
+def _serve_one(agent: int, calls: Calls, there: frozenset[str]) -> None:
+    request = _request(agent)
+    if request is None:
+        return
+    outcome = calls.outcome(_call.decode(request))
+    outcome.imported = _imported(there)
+    _flush()
+    _send(agent, outcome)
+
+
+def _imported(there: frozenset[str]) -> tuple[str, ...]:
+    """What was imported since then, in order; nothing where threads run now: they would not be in a fork."""
+    if len(sys.modules) == len(there) or len(os.listdir("/proc/self/task")) != 1:
+        return ()
+    try:
+        return tuple(n for n, m in list(sys.modules.items()) if n not in there and getattr(m, "__spec__", None) is not None)
+    except Exception:  # there may be anything in sys.modules
+        return ()
+
+
+def _request(agent: int) -> bytes | None:
+    """None where the agent has no use for this fork any more."""
+    data = bytearray()
+    size = _LENGTH_BYTES
+    while len(data) < size:
+        more = os.read(agent, 1 << 20)
+        if not more:
+            return None
+        data += more
+        if len(data) >= _LENGTH_BYTES:
+            size = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
+    return bytes(data[_LENGTH_BYTES:])
+
+
+def _send(agent: int, outcome: Outcome) -> None:
+    body = _encoder.encode(outcome)
+    data = memoryview(len(body).to_bytes(_LENGTH_BYTES) + body)
+    while data:
+        data = data[os.write(agent, data) :]
+
+
+def _flush() -> None:
+    """What the app printed. It may have closed or replaced these."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue
+
+
+def main() -> int:
+    root = sys.argv[2] if len(sys.argv) in (3, 4) and sys.argv[1] == "--root" else None
+    if root is None:
+        sys.stderr.write("usage: python -P -m jobscribe.agent.workers.worker_process --root ROOT PADDING, a socket as stdin\n")
+        return 2
+    processes.set_title(TITLE, root)
+    processes.become_subreaper()
+    agent = socket.socket(fileno=os.dup(0))
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    packet = agent.recv(_PACKET)
+    if not packet:
+        return 0
+    setting = msgspec.msgpack.decode(packet, type=Setting)
+    _settle(setting)
+    _Worker(agent, setting).serve()
+    return 0
+
+
+def _settle(setting: Setting) -> None:
+    """Make this process what calls are to be forked from."""
+    if setting.path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = setting.path
+    if processes.environment(os.getpid(), b"LC_CTYPE") == [None]:
+        os.environ.pop("LC_CTYPE", None)  # the interpreter set it where no locale was (PEP 538)
+    for name in _ONE_THREAD:
+        os.environ.setdefault(name, "1")
+    for stream in (sys.stdout, sys.stderr):  # what a call prints is seen although it is killed, and no character stops it
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    os.umask(setting.umask)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Db: one sentence to be written."""

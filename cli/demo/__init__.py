@@ -1,0 +1,1 @@
+"""Demo: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Install units: one sentence to be written."""

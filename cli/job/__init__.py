@@ -1,0 +1,1 @@
+"""Job: one sentence to be written."""

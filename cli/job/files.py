@@ -1,0 +1,157 @@
+"""`job files` and `job get`: what lies in the run directory of a job, and copies of it here."""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...protocol.errors import Refusal
+from ..session.job_names import whole
+from ..terminal.quantities import moment
+from ..session.session import Session, command, session
+
+if TYPE_CHECKING:
+    from ...client.sync_client import Client
+    from ...client.transport.file_transfer import FileReader
+
+_GLOBS = click.argument("globs", nargs=-1, metavar="[GLOB...]")
+#: Codes with which one file cannot be had, although the others can.
+_OF_ONE_FILE = frozenset({"notFound", "forbidden", "conflict", "badRequest", "tooLarge"})
+
+
+@command()
+@click.argument("name", metavar="JOB")
+@_GLOBS
+def files(name: str, globs: tuple[str, ...]) -> None:
+    """List the files in the run directory of JOB, on whatever machine it is: size, time of the last change, name.
+
+    GLOB chooses: * and ? stand for anything but a slash, ** for any folders, the name of a folder for all that is in it.
+    """
+    s = session()
+    jid = whole(s, name)
+    found = list(_chosen(s, s.client_for(jid), jid, globs))
+    if s.screen.json:
+        s.screen.value("jobscribe.job.files/1", {"computeJid": jid, "items": found})
+    elif found:
+        s.screen.table(("SIZE", "CHANGED", "NAME"), [[str(f["size"]), moment(f["mtime"]), f["name"]] for f in found])
+    else:
+        s.screen.say(f"no file in the run directory of {jid}" + (f" matches {' or '.join(globs)}" if globs else ""))
+
+
+@command()
+@click.argument("name", metavar="JOB")
+@_GLOBS
+@click.option("-o", "--output", "folder", default=".", type=click.Path(file_okay=False), metavar="DIR",
+              help="Put them into this folder, which is made if need be (default: the current one).")
+@click.option("--force", is_flag=True, help="Replace files that are there already.")
+def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
+    """Copy files from the run directory of JOB into a folder here, with the same relative names, and print where they are.
+
+    Without GLOB all files are copied; GLOB chooses as in `job files`. Exits with 125 if a file could not be copied.
+    """
+    s = session()
+    jid = whole(s, name)
+    client = s.client_for(jid)
+    found = list(_chosen(s, client, jid, globs))
+    if not found:
+        what = f" matches {' or '.join(globs)}" if globs else ""
+        raise Refusal("notFound", f"no file in the run directory of {jid}{what}", {"advice": f"jobscribe job files {jid}{s.here()}"})
+    copied, failed = _Copying(s, client, jid, folder, force).all(found)
+    if s.screen.json:
+        s.screen.value("jobscribe.job.get/1", {"computeJid": jid, "items": copied, "failed": failed})
+    if failed:
+        raise SystemExit(125)
+
+
+def _chosen(s: Session, client: "Client", jid: str, globs: Sequence[str]) -> Iterator[dict[str, Any]]:
+    wanted = [_compiled(glob) for glob in globs]
+    begun, count = time.monotonic(), 0
+    for count, file in enumerate(client.files(jid), 1):
+        s.screen.progress(f"{count} files listed", time.monotonic() - begun)
+        if not wanted or any(w.fullmatch(file["name"]) for w in wanted):
+            yield file
+
+
+def _compiled(glob: str) -> "re.Pattern[str]":
+    try:
+        return re.compile(_pattern(glob))
+    except re.error as e:
+        raise click.BadParameter(f"{glob!r} is no pattern of names: {e}", param_hint="GLOB") from None
+
+
+def _pattern(glob: str) -> str:
+    """As a regular expression of names of files."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^/\]]+\])", glob.removeprefix("./").rstrip("/"))
+    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    out = []
+    for n, part in enumerate(parts):
+        if n % 2 == 0:
+            out.append(re.escape(part))
+        elif part in words:
+            out.append(words[part])
+        else:
+            inside = part[1:-1].replace("\\", "\\\\")
+            out.append("(?!/)[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)) + "]")
+    return "(?s:" + "".join(out) + ")(?:/.*)?"
+
+
+class _Copying:
+    """Copies files one after another. Each is whole at its place, or not there."""
+
+    def __init__(self, s: Session, client: "Client", jid: str, folder: str, force: bool) -> None:
+        self._s, self._client, self._jid, self._folder, self._force = s, client, jid, folder, force
+        self._begun, self._bytes = time.monotonic(), 0
+
+    def all(self, files: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What was copied, and what was not and why. Raises ClientError where the supervisor is gone."""
+        from ...client.api.errors import ClientError
+
+        copied, failed = [], []
+        for n, file in enumerate(files, 1):
+            path = os.path.join(self._folder, file["name"])
+            try:
+                size = self._one(file["name"], path, f"file {n} of {len(files)}, {file['name']}")
+            except (Refusal, ClientError) as e:
+                if isinstance(e, ClientError) and e.code not in _OF_ONE_FILE:
+                    raise
+                self._s.screen.say(f"{file['name']}: {e.sentence}")
+                failed.append({"name": file["name"], "code": e.code, "error": e.sentence})
+                continue
+            copied.append({"name": file["name"], "path": path, "size": size})
+            if not self._s.screen.json:
+                self._s.screen.line(path)
+        return copied, failed
+
+    def _one(self, name: str, path: str, what: str) -> int:
+        """Its size. Raises Refusal, ClientError."""
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise Refusal("badRequest", "this is no plain name of a file, and nothing is written there")
+        if not self._force and os.path.lexists(path):
+            raise Refusal("conflict", f"{path} is there already; --force replaces it")
+        part = f"{path}.{os.getpid()}.part"
+        try:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with open(part, "xb") as out, self._client.open_file(self._jid, name) as file:
+                for piece in self._pieces(file):
+                    out.write(piece)
+                    self._bytes += len(piece)
+                    self._s.screen.progress(f"{what}: {self._bytes / 1e6:.1f} MB copied in all", time.monotonic() - self._begun)
+            os.replace(part, path)
+            return file.length
+        except OSError as e:
+            raise Refusal("badRequest", f"{path} cannot be written: {e.strerror}") from None
+        finally:
+            if os.path.lexists(part):
+                os.unlink(part)
+
+    def _pieces(self, file: "FileReader") -> Iterator[bytes]:
+        """Raises Refusal where the file ends too early: the next file shows whether the supervisor is gone."""
+        from ...client.api.errors import ClientError
+
+        try:
+            yield from file.pieces()
+        except ClientError as e:
+            raise Refusal("conflict", f"it could not be read to its end, and nothing is kept of it: {e.sentence}") from None

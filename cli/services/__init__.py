@@ -1,0 +1,1 @@
+"""Services: one sentence to be written."""

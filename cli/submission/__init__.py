@@ -1,0 +1,1 @@
+"""Submission: one sentence to be written."""

@@ -1,0 +1,127 @@
+"""`job submit -f FILE`: the jobs of a description, submitted or (`--dry-run`) shown as they would be."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...client.api import random_ids as fresh
+from ...schema.text import job_text as job_file
+from ...client.api.errors import ClientError
+from ...schema.jobs.description import JobDescription, JobRuns, described, runs
+from ...protocol.errors import Refusal
+from ...schema.fields import BadDescription, Problem, member
+from .plan_text import show
+from ..session.session import Session
+
+if TYPE_CHECKING:
+    from ...client.sync_client import Job
+    from ...schema.text.document import Tree
+
+#: Of an array, so many runs are named to a person.
+NAMED = 3
+
+
+def submit_file(s: Session, path: str, quiet: bool) -> None:
+    """Submit all that the file describes; prints the computeJids, each job after those that it waits for."""
+    tree, warnings = _checked(s, path, quiet)
+    try:
+        jobs = s.client().submit_description(tree.data)
+    except ClientError as e:
+        raise _located(s, tree, e) from None
+    refused = [(name, r) for name, made in jobs.items() for r in made if isinstance(r, ClientError)]
+    if s.screen.json:
+        items = [{"name": name, "runs": [_told(r) for r in made]} for name, made in jobs.items()]
+        s.screen.value("jobscribe.job.submit-file/1", {"items": items, "warnings": warnings})
+    for name, made in jobs.items() if not s.screen.json else ():
+        jids = [r.jid for r in made if not isinstance(r, ClientError)]
+        for jid in jids:
+            s.screen.line(jid)
+        if not quiet:
+            more = f" and {len(jids) - NAMED} more" if len(jids) > NAMED else ""
+            s.screen.say(f"submitted {name}: {', '.join(jids[:NAMED])}{more}")
+    for name, error in refused:
+        s.screen.say(f"{name}: {error.sentence}")
+    if refused:
+        raise SystemExit(125)
+
+
+def dry_run(s: Session, path: str, quiet: bool) -> None:
+    """Ask for each job what it would be, and show it. Nothing is submitted."""
+    tree, warnings = _checked(s, path, quiet)
+    client = s.client()
+    try:
+        made = runs(described(tree.data), client.uid, fresh.simulation_id)
+    except BadDescription as e:
+        raise _refused(s, tree.located(e.problems), tree.name) from None
+    items, problems = [], []
+    for job in made:
+        try:
+            # who waits for whom is said by name: none of them has its computeJid yet
+            items.append(_item(job, client.plan(msgspec.structs.replace(job.specs[0], after=()))))
+        except ClientError as e:
+            if e.code not in ("badRequest", "batchRefused", "resourceExceeded", "tooLarge", "volumeRefused"):
+                raise
+            part = "batch" if e.code == "batchRefused" else "roles" if job.job.roles else ""
+            path = member(job.job.path, part) if part else job.job.path
+            problems.append(Problem(path=path, problem=e.sentence, right=e.advice))
+    if problems:
+        raise _refused(s, tree.located(problems), tree.name)
+    if s.screen.json:
+        s.screen.value("jobscribe.job.plan/1", {"items": items, "warnings": warnings})
+        return
+    for item in items:
+        show(s.screen, item)
+
+
+def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
+    """What the file says, what is wrong with it and what is doubtful, each with its place."""
+    tree = None
+    try:
+        tree = job_file.read(path, lenient=True)
+        return tree, tree.problems, tree.located(described(tree.data).warnings)
+    except BadDescription as e:
+        if tree is None:
+            return tree, list(e.problems), []
+        return tree, sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0), tree.located(e.warnings)
+
+
+def _checked(s: Session, path: str, quiet: bool) -> tuple["Tree", list[Problem]]:
+    tree, problems, warnings = checked(path)
+    if not quiet and not s.screen.json:
+        for warning in warnings:
+            s.screen.say(warning.sentence("warning"))
+    if problems or tree is None:
+        raise _refused(s, problems, path)
+    return tree, warnings
+
+
+def _located(s: Session, tree: "Tree", error: ClientError) -> Refusal | ClientError:
+    """What the supervisor says is wrong, with its places in the file."""
+    try:
+        problems = msgspec.convert(error.more.get("problems"), list[Problem])
+    except msgspec.ValidationError:
+        return error
+    return _refused(s, tree.located(problems), tree.name)
+
+
+def _refused(s: Session, problems: list[Problem], name: str) -> Refusal:
+    if not s.screen.json:
+        for problem in problems:
+            s.screen.say(problem.sentence())
+    many = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return Refusal("badRequest", f"nothing was submitted: {many} in {name}", {"problems": problems})
+
+
+def _item(job: JobRuns, plan: dict[str, Any]) -> dict[str, Any]:
+    return {"name": job.job.name, "runs": len(job.specs), "after": _after(job.job), "plan": plan}
+
+
+def _after(job: JobDescription) -> list[dict[str, str]]:
+    return [{"job": wait.job, "on": wait.on} for wait in job.after]
+
+
+def _told(run: "Job | ClientError") -> dict[str, Any]:
+    if isinstance(run, ClientError):
+        return run.body()
+    assert run.submitted is not None
+    return run.submitted.raw

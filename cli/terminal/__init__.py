@@ -1,0 +1,1 @@
+"""Terminal: one sentence to be written."""

@@ -1,0 +1,89 @@
+"""A job's output on its way to where ours goes: bytes as they come, one thread for each stream, so that neither waits for the other."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .screen import Screen
+
+if TYPE_CHECKING:
+    from ...client.sync_client import Client
+    from ...client.api.replies import LogPart
+
+Sink = Callable[["LogPart"], None]
+
+
+class Pump:
+    """Reads one stream in a thread of its own, with a client of its own. `failure` is what ended it early, if anything did."""
+
+    def __init__(
+        self, client: "Client", parts: "Callable[[Client], Iterator[LogPart]]", sink: Sink, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._client, self._parts, self._sink, self._failed = client, parts, sink, failed
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._client:
+                for part in self._parts(self._client):
+                    self._sink(part)
+        except BaseException as e:
+            self.failure = e
+            self._failed(e)
+
+    def join(self) -> None:
+        """Wait for the end of the stream; raises what ended it early."""
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+
+def raw_sink(screen: Screen, descriptor: int) -> Sink:
+    """Writes the bytes as they are. Past Python's buffers: a thread that is left behind at the exit must not hold their lock."""
+
+    def sink(part: "LogPart") -> None:
+        if part.dropped:
+            screen.say(f"[jobscribe: {part.dropped} bytes of {part.stream} dropped]")
+        data = memoryview(part.data)
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+    return sink
+
+
+def json_sink(screen: Screen) -> Sink:
+    """One JSON line for each piece; `base64` instead of `text` where the bytes are no UTF-8."""
+    lock = threading.Lock()
+
+    def sink(part: "LogPart") -> None:
+        with lock:
+            screen.record(described(part))
+
+    return sink
+
+
+def described(part: "LogPart") -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "type": "output", "stream": part.stream, "offset": part.offset, "nextOffset": part.next_offset, "dropped": part.dropped,
+        "attempt": part.attempt,
+    }
+    try:
+        value["text"] = part.data.decode("utf-8")
+    except UnicodeDecodeError:
+        import base64
+
+        value["base64"] = base64.b64encode(part.data).decode()
+    return value
+
+
+def sink_for(screen: Screen, stream: str) -> Sink:
+    """Standard output to standard output, standard error to standard error; in JSON all to standard output."""
+    if screen.json:
+        return json_sink(screen)
+    file = sys.stdout if stream == "stdout" else sys.stderr
+    file.flush()
+    return raw_sink(screen, file.fileno())

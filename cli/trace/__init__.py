@@ -1,0 +1,1 @@
+"""Trace: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Transport: one sentence to be written."""

@@ -1,0 +1,119 @@
+"""Requests and streams on tornado, for the asynchronous client: the same rules for trying again as in `connection`."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest, HTTPResponse
+
+from .address import Address, Source
+from .chunked_response import streamed
+from .connection import ANSWER_SECS, CONNECT_SECS, OnTrouble, headers_for, unreachable
+from ..api.errors import ClientError, from_reply
+from ..api.requests import Call
+from .retry import Retry
+
+#: Long polls hold a connection each; tornado's default of 10 would let them starve all else.
+MAX_CONNECTIONS = 1000
+
+_T = TypeVar("_T")
+
+
+class AsyncConnection:
+    """budget_secs: for how long a request that may succeed later is repeated, counted from its first failure."""
+
+    def __init__(self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None) -> None:
+        self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
+        self._address: Address | None = None
+        self._http: AsyncHTTPClient | None = None
+
+    async def address(self) -> Address:
+        """Where the supervisor is, as far as known; waits for it within the budget."""
+        return await self._repeat(self._located)
+
+    async def call(self, call: Call) -> HTTPResponse:
+        """The successful answer; raises ClientError."""
+
+        async def once() -> HTTPResponse:
+            return await self._once(call)
+
+        return await self._repeat(once, call.at_once)
+
+    async def call_once(self, call: Call) -> HTTPResponse:
+        """The same for what must not be sent twice, whatever comes of it."""
+        return await self._once(call)
+
+    async def stream(self, path: str, headers: Mapping[str, str], idle_secs: float) -> AsyncGenerator[bytes, None]:
+        """One try at a stream: its chunks as they arrive. Always ends with ClientError, whatever ended it."""
+        address = await self._located()
+        chunks = streamed(address.url, path, headers_for(address) | dict(headers), idle_secs)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except OSError as e:
+            self._address = None
+            raise unreachable(address.url, e) from None
+        finally:
+            await chunks.aclose()
+        self._address = None
+        raise unreachable(address.url, ConnectionError("the stream ended"))
+
+    async def after_failure(self, retry: Retry, error: ClientError) -> None:
+        """Wait as long as it takes until the request may be tried again, or raise `error`."""
+        now = time.monotonic()
+        delay = retry.failed(error, now, random.random())
+        if delay is None:
+            raise error
+        if self.on_trouble is not None:
+            self.on_trouble(error, now - (retry.since or now) + delay)
+        await asyncio.sleep(delay)
+
+    async def let_in_elsewhere(self, error: ClientError) -> bool:
+        """Refused with a token that is not the newest one: a restarted supervisor may sit on the old port."""
+        if error.code != "unauthenticated" or self._address is None:
+            return False
+        old, self._address = self._address, None
+        try:
+            return await self._located() != old
+        except ClientError:
+            return False
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+
+    async def _repeat(self, once: Callable[[], Awaitable[_T]], at_once: frozenset[str] = frozenset()) -> _T:
+        retry = Retry(self.budget_secs)
+        while True:
+            try:
+                return await once()
+            except ClientError as e:
+                if e.code in at_once:
+                    raise
+                if not await self.let_in_elsewhere(e):
+                    await self.after_failure(retry, e)
+
+    async def _located(self) -> Address:
+        if self._address is None:
+            self._address = self.source()
+        return self._address
+
+    async def _once(self, call: Call) -> HTTPResponse:
+        address = await self._located()
+        if self._http is None:
+            self._http = AsyncHTTPClient(force_instance=True, max_clients=MAX_CONNECTIONS)
+        request = HTTPRequest(
+            address.url + call.path, method=call.method, body=call.body, follow_redirects=False,
+            headers=headers_for(address) | ({} if call.body is None else {"Content-Type": "application/json"}),
+            connect_timeout=CONNECT_SECS, request_timeout=call.wait_secs + ANSWER_SECS,
+        )
+        try:
+            response = await self._http.fetch(request, raise_error=False)
+        except (OSError, HTTPError) as e:
+            self._address = None
+            raise unreachable(address.url, e) from None
+        if response.code >= 300:
+            raise from_reply(response.code, response.body or b"")
+        return response

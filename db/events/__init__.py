@@ -1,0 +1,1 @@
+"""Events: one sentence to be written."""

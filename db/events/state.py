@@ -1,0 +1,281 @@
+"""What events add up to, as values: a job with its runs, and an agent. The folds that make them are in `job` and `agent`.
+
+They lie below `events`, because a checkpoint event carries one of them whole: a change here, of a default as well (what has its
+default is left out there), is a change of what is stored.
+Values are frozen; a change is a new value.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ...protocol.clusters.batch import BatchState
+from ...diagnosis.exit_table import Behavior, Diagnosis
+from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.ids import AgentKey, Token
+from ...protocol.api.requests import RunSpec
+from ...protocol.jobs.roles import After, Place, TaskRole
+from ...protocol.jobs.status import ACTIVE, MISSING
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that failed and is kept for somebody to look at: nothing of it runs, what it holds it goes on holding."""
+
+    at: float
+    secs: float
+    mono: float | None = None
+    boot_id: str | None = None
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None while anything of it may live.
+
+    A task that is held has its exit already, and has not ended.
+    """
+
+    token: Token
+    agent_key: AgentKey
+    op_id: str
+    placed_at: float
+    pid: int | None = None
+    start_ticks: int | None = None
+    started_at: float | None = None
+    host: str | None = None
+    boot_id: str | None = None
+    ended_at: float | None = None
+    exit: ExitInfo | None = None
+    diagnosis: Diagnosis | None = None
+    #: what its peers connect to, and what it was given there
+    address: str = ""
+    ports: dict[str, tuple[int, ...]] = {}
+    gpus: tuple[str, ...] = ()
+    held: Held | None = None
+    #: the exit of its command, while something else of the execution is still there
+    exited: ExitInfo | None = None
+    #: as its batch scheduler accepted it
+    batch: BatchState | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+    @property
+    def batch_said(self) -> BatchState | None:
+        """The last word of its batch scheduler that is on record."""
+        if self.exit is not None and isinstance(self.exit.batch, BatchState):
+            return self.exit.batch
+        return self.batch
+
+    @property
+    def place(self) -> Place:
+        token = self.token
+        return Place(
+            role=token.role, index=token.index, host=self.agent_key.host, address=self.address, ports=self.ports, gpus=self.gpus,
+        )
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What the attempt comes to, whatever its other tasks still do. role, index: the task that decided it, if one did."""
+
+    at: float
+    succeeded: bool
+    reason: str
+    role: str | None = None
+    index: int | None = None
+
+
+class Retrying(msgspec.Struct, frozen=True, kw_only=True):
+    """Another attempt follows `delay_secs` after `at`. mono, boot_id: as in RunRequested."""
+
+    at: float
+    delay_secs: float
+    behavior: Behavior
+    reason: str
+    mono: float | None = None
+    boot_id: str | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """retry: another one follows; not_retried: why none does, where somebody might have thought so."""
+
+    number: int
+    tasks: tuple[Task, ...] = ()
+    ended_at: float | None = None
+    reason: str | None = None
+    decided: Decided | None = None
+    retry: Retrying | None = None
+    not_retried: str | None = None
+
+    @property
+    def telling(self) -> Task | None:
+        """The task whose exit stands for the attempt: the one that decided it; else the first that failed, else the last."""
+        ended = [t for t in self.tasks if t.exit is not None]
+        decided = self.decided
+        if decided is not None and decided.role is not None:
+            return next((t for t in ended if (t.token.role, t.token.index) == (decided.role, decided.index)), None)
+        wanted = [t for t in ended if t.exit is not None and t.exit.succeeded == (decided is not None and decided.succeeded)]
+        if decided is not None and decided.succeeded:
+            return wanted[-1] if wanted else None
+        return wanted[0] if wanted else (ended[-1] if ended else None)
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    reason: str
+    by: str
+    grace_secs: float
+    note: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    serial: int
+    status: str
+    spec: RunSpec
+    run_dir: str
+    req_id: str
+    queued_at: float
+    queued_mono: float | None = None
+    queued_boot_id: str | None = None
+    #: first process
+    started_at: float | None = None
+    #: when the status became final
+    ended_at: float | None = None
+    reason: str | None = None
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    stop: Stop | None = None
+    #: a stop that came when all its live tasks had exited: it changed nothing
+    late_stop: Stop | None = None
+    #: runs whose end it waits for
+    waits_for: tuple[After, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def live_tasks(self) -> tuple[Task, ...]:
+        return tuple(t for a in self.attempts for t in a.tasks if t.live)
+
+    @property
+    def ending(self) -> tuple[Task, ...]:
+        """Its live tasks, where the exit of each is known; else none."""
+        live = self.live_tasks
+        return live if all(t.exited is not None or t.held is not None for t in live) and any(t.exited is not None for t in live) else ()
+
+    @property
+    def busy(self) -> bool:
+        """Is anything owed for this run: a status, or the end of a process?"""
+        return self.active or any(t.live for a in self.attempts for t in a.tasks)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the latest attempt; 0 before the first."""
+        return self.attempts[-1].number if self.attempts else 0
+
+    @property
+    def retry(self) -> Retrying | None:
+        """It waits between two attempts."""
+        return self.attempts[-1].retry if self.attempts and self.active else None
+
+    @property
+    def telling(self) -> Task | None:
+        """The task whose exit stands for the run."""
+        for attempt in reversed(self.attempts):
+            if any(t.exit is not None for t in attempt.tasks):
+                return attempt.telling
+        return None
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """The exit that stands for the run."""
+        task = self.telling
+        return None if task is None else task.exit
+
+    def find(self, token: Token) -> Task | None:
+        """The task with this token, while it is kept."""
+        for attempt in reversed(self.attempts):
+            if attempt.number == token.attempt:
+                at = self.seat(attempt, token)
+                return None if at is None else attempt.tasks[at]
+        return None
+
+    def seat(self, attempt: Attempt, token: Token) -> int | None:
+        """Which one of the attempt's tasks this is. They were placed role by role, so it need not be searched for."""
+        tasks, at = attempt.tasks, 0
+        for role in self.spec.roles:
+            if role.name == token.role:
+                at += token.index
+                break
+            at += role.tasks
+        if at < len(tasks) and tasks[at].token == token:
+            return at
+        return next((n for n, t in enumerate(tasks) if t.token == token), None)
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What that exit means, where it is not a success."""
+        task = self.telling
+        return None if task is None else task.diagnosis
+
+
+class PastRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of an earlier run. Its live tasks are still watched until they end."""
+
+    serial: int
+    status: str
+    queued_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    reason: str | None = None
+    error: str | None = None
+    compute_job_hash: str | None = None
+    compute_model: str
+    job_run_mode: str
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    live_tasks: tuple[Task, ...] = ()
+    #: as long as any of them lives: what it asked for, which is what they hold
+    roles: tuple[TaskRole, ...] = ()
+    at_once: int | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A compute job: the slot for results that a computeJid names. `version` counts its events."""
+
+    jid: str
+    version: int = 0
+    run: Run | None = None
+    history: tuple[PastRun, ...] = ()
+    history_dropped: int = 0
+
+    @property
+    def status(self) -> str:
+        return MISSING if self.run is None else self.run.status
+
+    @property
+    def busy(self) -> bool:
+        return (self.run is not None and self.run.busy) or any(p.live_tasks for p in self.history)
+
+    def live_tasks(self) -> tuple[Task, ...]:
+        own = self.run.live_tasks if self.run else ()
+        return own + tuple(t for p in self.history for t in p.live_tasks)
+
+    def task(self, token: Token) -> Task | None:
+        """The live or ended task with this token, if this job still knows it."""
+        if self.run and self.run.serial == token.serial:
+            return self.run.find(token)
+        return next((t for p in self.history for t in p.live_tasks if t.token == token), None)
+
+
+class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`version` counts events. handle: what finds it again; None when nothing runs as far as the log knows."""
+
+    key: AgentKey
+    version: int = 0
+    attempt: int = 0
+    token_hashes: tuple[str, ...] = ()
+    handle: dict[str, Any] | None = None
+    #: a start was asked for and nothing was heard of it
+    starting: bool = False
+    last_failure: str | None = None

@@ -1,0 +1,1 @@
+"""Maintenance: one sentence to be written."""

@@ -1,0 +1,289 @@
+"""Making the log shorter without changing what it says: streams that are over are folded into one checkpoint each.
+
+The log is written anew into a file of its own. Rows that are kept keep position and version, a checkpoint has those of the last
+row it stands for, and all are chained anew: a gap between two positions is vouched for by the row after it. A closing event
+names the end of the log that was replaced. Before the new file takes its place, every job in it is held against the old log.
+"""
+
+import contextlib
+import itertools
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ...protocol.errors import Refusal
+from . import derived_tables as deriving, file_replacement as replacing
+from ..store.checksum_chain import START, Broken, Row, row, stored
+from ..events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
+from .checkpoints import Rules, checkpoint, job_of
+from ..store.job_index import index_row
+from .verification import EVERY, Progress, folded, open_file, opened, silent, store_path, whole_rows
+from ..sqlite.opening import repair
+from ..sqlite.reader import index_row as read_index_row
+from .rebuild import trusted
+from ..sqlite.schema import INSERT_JOBS, INSERT_KINDS, JOB_COLUMNS, ROW_COLUMNS, insert, rows_after
+from ..store.contract import IndexRow, Stored
+from ..sqlite.head_file import NOTHING, Mark
+
+DAY = 86_400.0
+#: A job is folded when nothing has happened to it for so long; earlier runs that are kept of it.
+OLDER_THAN_SECS = 30 * DAY
+HISTORY = 10
+
+_UNCHAINED = bytes(16)
+#: What a row takes besides its text: its numbers, and its share of the two indexes.
+_ROW_BYTES = 60
+
+
+class Compacted(msgspec.Struct, kw_only=True, rename="camel"):
+    """What was done, or would be. Without anything to fold nothing is written, and events_after is events_before.
+
+    bytes_saved: text of events; the file shrinks by about as much. kept_aside: the folder with the log as it was.
+    """
+
+    events_before: int
+    events_after: int
+    jobs: int
+    jobs_folded: int = 0
+    agents_folded: int = 0
+    bytes_saved: int = 0
+    kept_aside: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        return self.events_after != self.events_before or self.jobs_folded > 0
+
+
+class _Plan(msgspec.Struct):
+    """up_to: of each stream that is folded, the version up to which the checkpoint stands for it."""
+
+    up_to: dict[str, int]
+    rows: list[Row]
+    jobs: int = 0
+    jobs_folded: int = 0
+    agents_folded: int = 0
+    replaced: int = 0
+    bytes_saved: int = 0
+
+
+def compact(
+    root: Path, *, older_than_secs: float = OLDER_THAN_SECS, history: int = HISTORY, keep: bool = True, now: float | None = None,
+    progress: Progress = silent,
+) -> Compacted:
+    """Fold what is over and older than that. Raises Refusal: rootBusy while the store is in use; storeDamaged."""
+    path = store_path(root)
+    opened(root).close()
+    rules = _rules(older_than_secs, history, now)
+    with replacing.alone(root, path, "compact it") as lock:
+        old = opened(root)
+        try:
+            mark = trusted(old, lock.mark, path)
+            head, events = _verified(old, mark, path, progress)
+            new = path.with_name(path.name + ".compacted")
+            with contextlib.ExitStack() as unfinished:
+                target = unfinished.enter_context(replacing.begun(new))
+                plan = _plan(old, target, rules, events, progress)
+                if not plan.up_to:
+                    unfinished.pop_all().close()
+                    _drop(new)
+                    return Compacted(events_before=events, events_after=events, jobs=plan.jobs)
+                _copy(old, target, plan, events, progress)
+                done = _chain(target, plan, head, events, rules.at)
+                deriving.receipts(old, target)
+                deriving.names(target, progress)
+                _same_jobs(target, progress)
+        finally:
+            old.close()
+        end = _verify_new(new)
+        # from here on the witness names exactly the log that the closing event names
+        replacing.empty_wal(path)
+        lock.reset(head.position, head.checksum)
+        aside = replacing.keep_aside(path, "before-compaction", copy=False) if keep else None
+        replacing.replace(root, path, new, lock, end)
+        deriving.records(root, end.position, progress)
+    done.kept_aside = str(aside) if aside else None
+    return done
+
+
+def estimate(
+    root: Path, *, older_than_secs: float = OLDER_THAN_SECS, history: int = HISTORY, now: float | None = None, progress: Progress = silent,
+) -> Compacted:
+    """What `compact` would do now. Writes nothing, and the store may be in use. Raises Refusal."""
+    connection = opened(root)
+    try:
+        connection.execute("BEGIN")
+        (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
+        plan = _plan(connection, None, _rules(older_than_secs, history, now), events, progress)
+    finally:
+        connection.close()
+    after = events - plan.replaced + len(plan.up_to) + 1 if plan.up_to else events
+    return Compacted(
+        events_before=events, events_after=after, jobs=plan.jobs, jobs_folded=plan.jobs_folded, agents_folded=plan.agents_folded,
+        bytes_saved=plan.bytes_saved,
+    )
+
+
+def _rules(older_than_secs: float, history: int, now: float | None) -> Rules:
+    at = time.time() if now is None else now
+    return Rules(before=at - older_than_secs, history=history, at=at)
+
+
+def _verified(connection: sqlite3.Connection, mark: Mark, path: Path, progress: Progress) -> tuple[Mark, int]:
+    """The end of the log and its number of events, after all of it was found whole."""
+    (of,) = connection.execute("SELECT count(*) FROM events").fetchone()
+    head, count, seen = NOTHING, 0, mark == NOTHING
+    try:
+        for row_ in whole_rows(connection):
+            stored(row_)
+            head, count = Mark(row_.position, row_.checksum), count + 1
+            seen = seen or head == mark
+            if count % EVERY == 0:
+                progress("events verified", count, of)
+    except Broken as e:
+        raise Refusal("storeDamaged", f"{path}: the log is damaged at {e}. {repair(path)}") from None
+    if not seen:
+        raise Refusal("storeDamaged", f"{path}: position {mark.position} of the log is not what was witnessed. {repair(path)}")
+    return head, count
+
+
+# ---- what is folded
+
+
+def _plan(old: sqlite3.Connection, target: sqlite3.Connection | None, rules: Rules, of: int, progress: Progress) -> _Plan:
+    """Find what can be folded. target: gets the checkpoints, not chained yet, and the index of jobs as the old log has it."""
+    plan, index, done = _Plan({}, []), list[IndexRow](), 0
+    rows = old.execute(f"SELECT {ROW_COLUMNS} FROM events ORDER BY events.stream, events.version")
+    for stream, group in itertools.groupby((_row(raw) for raw in rows), key=lambda r: r.stream):
+        own = list(group)
+        events = [stored(r) for r in own]
+        job = job_of(stream, events)
+        if job is not None:
+            plan.jobs += 1
+            index.append(msgspec.structs.replace(index_row(job), position=own[-1].position))
+        _fold(plan, stream, own, events, rules)
+        if target is not None and len(plan.rows) + len(index) >= deriving.BATCH:
+            _flush(target, plan, index)
+        if (done + len(own)) // EVERY > done // EVERY:
+            progress("events folded", done + len(own), of)
+        done += len(own)
+    if target is not None:
+        _flush(target, plan, index)
+    if not (plan.jobs_folded or plan.agents_folded) and plan.replaced <= 2:
+        # two events of the system into one, and one to say so
+        plan.up_to.clear()
+    return plan
+
+
+def _fold(plan: _Plan, stream: str, own: list[Row], events: list[Stored], rules: Rules) -> None:
+    folded_ = checkpoint(stream, events, rules)
+    if folded_ is None:
+        return
+    new = _unchained(folded_.row)
+    plan.up_to[stream] = new.version
+    plan.rows.append(new)
+    plan.replaced += folded_.count
+    plan.jobs_folded += stream.startswith("job/")
+    plan.agents_folded += stream.startswith("agent/")
+    plan.bytes_saved += sum(_size(r) for r in own[: folded_.count]) - _size(new)
+
+
+def _flush(target: sqlite3.Connection, plan: _Plan, index: list[IndexRow]) -> None:
+    deriving.write_rows(target, plan.rows)
+    target.execute("BEGIN IMMEDIATE")
+    insert(target, INSERT_JOBS, [msgspec.structs.astuple(r) for r in index])
+    target.execute("COMMIT")
+    plan.rows.clear()
+    index.clear()
+
+
+def _row(raw: tuple[object, ...]) -> Row:
+    position, stream, version, type_, schema, at, body, checksum = raw
+    return Row(position, stream.decode(), version, type_.decode(), schema, at, body.decode(), checksum)  # type: ignore
+
+
+def _unchained(s: Stored) -> Row:
+    event = s.event
+    return Row(s.position, s.stream, s.version, type_of(event), schema_of(event), event.at, encode(event).decode(), _UNCHAINED)
+
+
+def _size(row_: Row) -> int:
+    return len(row_.body) + 2 * len(row_.stream) + len(row_.type) + _ROW_BYTES
+
+
+# ---- the new log
+
+
+def _copy(old: sqlite3.Connection, target: sqlite3.Connection, plan: _Plan, of: int, progress: Progress) -> None:
+    """The rows that no checkpoint stands for."""
+
+    def kept() -> Iterator[Row]:
+        for n, raw in enumerate(rows_after(old, 0), 1):
+            row_ = _row(raw)
+            if row_.version > plan.up_to.get(row_.stream, 0):
+                yield row_._replace(checksum=_UNCHAINED)
+            if n % EVERY == 0:
+                progress("events copied", n, of)
+
+    deriving.write_rows(target, kept())
+
+
+def _chain(target: sqlite3.Connection, plan: _Plan, head: Mark, events: int, now: float) -> Compacted:
+    """Bind all rows to each other in their order, and close the log with the event that says what happened."""
+    previous, last, count = START, 0, 0
+    kinds: set[tuple[str, int]] = set()
+    while page := [_row(raw) for raw in rows_after(target, last, None, deriving.BATCH)]:
+        changes = []
+        for r in page:
+            previous = row(previous, r.position, r.stream, r.version, r.type, r.schema, r.at, r.body.encode()).checksum
+            kinds.add((r.type, r.schema))
+            changes.append((previous, r.position))
+        target.execute("BEGIN IMMEDIATE")
+        target.executemany("UPDATE events SET checksum = ? WHERE position = ?", changes)
+        target.execute("COMMIT")
+        last, count = page[-1].position, count + len(page)
+    (version,) = target.execute("SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)).fetchone()
+    event = LogCompacted(
+        at=now, position=head.position, checksum=head.checksum.hex(), events_before=events, events_after=count + 1,
+        jobs_folded=plan.jobs_folded,
+    )
+    closing = row(previous, head.position + 1, SYSTEM, version + 1, type_of(event), schema_of(event), now, encode(event))
+    deriving.write_rows(target, [closing])
+    insert(target, INSERT_KINDS, sorted(kinds | {(closing.type, closing.schema)}))
+    return Compacted(
+        events_before=events, events_after=count + 1, jobs=plan.jobs, jobs_folded=plan.jobs_folded, agents_folded=plan.agents_folded,
+        bytes_saved=plan.bytes_saved,
+    )
+
+
+def _same_jobs(target: sqlite3.Connection, progress: Progress) -> None:
+    """Every job that the new log adds up to stands in the index of the old one, as it is. Anything else is a fault of ours."""
+    listed = target.execute(f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY 'job/' || jid")
+    for count, (made, raw) in enumerate(itertools.zip_longest(folded(target, 2**62), listed), 1):
+        right = None if made is None else msgspec.structs.replace(index_row(made[0]), position=made[1].position)
+        if right is None or raw is None or read_index_row(raw) != right:
+            which = raw[0] if made is None else made[0].jid
+            raise Refusal("internal", f"the compacted log says something else of {which} than the log does; nothing was changed")
+        if count % EVERY == 0:
+            progress("jobs compared", count, count)
+
+
+def _verify_new(new: Path) -> Mark:
+    """The end of the new file, read once more from its beginning."""
+    connection = open_file(new)
+    try:
+        head = NOTHING
+        for row_ in whole_rows(connection):
+            head = Mark(row_.position, row_.checksum)
+        return head
+    except Broken as e:
+        raise Refusal("storageUnavailable", f"{new} is not what was written to it: {e}; nothing was changed") from None
+    finally:
+        connection.close()
+
+
+def _drop(new: Path) -> None:
+    for leftover in (new, *replacing.companions(new)):
+        leftover.unlink(missing_ok=True)

@@ -1,0 +1,98 @@
+"""Making everything anew that can be derived from the log, which itself stays as it is. Only on a store that is not in use."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from ...protocol.errors import Refusal
+from . import derived_tables as deriving, file_replacement as replacing
+from ..store.checksum_chain import Broken, Row, stored
+from .verification import EVERY, Progress, extent, opened, silent, standing, store_path, whole_rows
+from ..sqlite.opening import repair
+from ..sqlite.schema import INSERT_KINDS, checksum_at, insert
+from ..sqlite.head_file import NOTHING, Mark
+
+
+class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
+    """What was done."""
+
+    events: int
+    jobs: int
+    records_removed: int
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """A log that was copied: its end, and how many events are in it."""
+
+    head: Mark
+    events: int
+
+
+def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
+    """Index, receipts and records from the log. Raises Refusal: rootBusy while the store is in use; storeDamaged where the log is not
+    whole up to what was witnessed."""
+    path = store_path(root)
+    opened(root).close()
+    with replacing.alone(root, path, "rebuild it") as lock:
+        old = opened(root)
+        try:
+            mark = trusted(old, lock.mark, path)
+            new = path.with_name(path.name + ".rebuilt")
+            with replacing.begun(new) as target:
+                copied = copy(old, target, progress)
+                _as_witnessed(target, copied.head, mark, path)
+                deriving.receipts(old, target)
+                deriving.names(target, progress)
+                jobs = deriving.index(target, progress)
+        finally:
+            old.close()
+        replacing.empty_wal(path)
+        replacing.replace(root, path, new, lock, copied.head)
+        removed = deriving.records(root, copied.head.position, progress)
+    return Rebuilt(events=copied.events, jobs=jobs, records_removed=removed)
+
+
+def trusted(connection: sqlite3.Connection, mark: Mark | None, path: Path) -> Mark:
+    """What the log must at least hold, by the witness. Raises Refusal("storeDamaged") where there is none."""
+    if mark is None:
+        (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+        raise Refusal("storeDamaged", f"the witness is missing or unreadable; the log ends at position {last}. {repair(path)}")
+    return standing(connection, mark)
+
+
+def copy(old: sqlite3.Connection, target: sqlite3.Connection, progress: Progress) -> Copied:
+    """The log, verified row by row."""
+    of, _ = extent(old)
+    try:
+        return store_rows(whole_rows(old), target, of, progress)
+    except Broken as e:
+        raise Refusal("storeDamaged", f"the log is damaged at {e}; 'jobscribe db repair' keeps what is whole") from None
+
+
+def store_rows(source: Iterable[Row], target: sqlite3.Connection, of: int, progress: Progress) -> Copied:
+    """Write these rows, about `of`, and the kinds of their events."""
+    kinds: set[tuple[str, int]] = set()
+    head, count = NOTHING, 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal head, count
+        for row in source:
+            stored(row)
+            kinds.add((row.type, row.schema))
+            head, count = Mark(row.position, row.checksum), count + 1
+            if count % EVERY == 0:
+                progress("events", count, of)
+            yield row
+
+    deriving.write_rows(target, rows())
+    insert(target, INSERT_KINDS, sorted(kinds))
+    return Copied(head, count)
+
+
+def _as_witnessed(target: sqlite3.Connection, head: Mark, mark: Mark, path: Path) -> None:
+    if head.position < mark.position:
+        raise Refusal("storeDamaged", f"the log ends at position {head.position}, but {mark.position} was durable. {repair(path)}")
+    if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
+        raise Refusal("storeDamaged", f"position {mark.position} of the log is not what was witnessed. {repair(path)}")

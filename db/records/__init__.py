@@ -1,0 +1,1 @@
+"""Records: one sentence to be written."""

@@ -1,0 +1,215 @@
+"""The story of a job, an agent or the system, for people: one line per event. Pure.
+
+Ids are shortened as everywhere in logs; `data` has the same for programs, with the ids as they are.
+"""
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, assert_never
+
+import msgspec
+
+from ...protocol.clusters.batch import BatchState
+from ...protocol.ids import Token, printable, short_op
+from ..events.events import AgentFolded, AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptDecided, AttemptEnded, DependencyEnded, Event, JobFolded, LateStopRequested, LogCompacted, LogSetBack, RunEnded, RunPurged, RunRequested, StopRequested, SupervisorStarted, SupervisorStopped, SystemFolded, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted, type_of
+from ..store.contract import Stored
+
+#: Of sentences that users or jobs chose, so much is shown.
+SHOWN = 200
+
+
+def story(events: Sequence[Stored]) -> list[str]:
+    """One line for each event: when, how long after the one before, what happened."""
+    return [f"{line['time']}  {_gap(line['gap'])}  {line['text']}" for line in _lines(events)]
+
+
+def data(events: Sequence[Stored]) -> list[dict[str, Any]]:
+    """The same as plain data: position, stream, version, type, at, gap (seconds, null for the first), time (UTC), text, event."""
+    return [
+        {
+            "position": s.position, "stream": s.stream, "version": s.version, "type": type_of(s.event), "at": s.event.at, **line,
+            "event": msgspec.to_builtins(s.event),
+        }
+        for s, line in zip(events, _lines(events), strict=True)
+    ]
+
+
+def _lines(events: Sequence[Stored]) -> list[dict[str, Any]]:
+    gaps = [None, *(b.event.at - a.event.at for a, b in itertools.pairwise(events))]
+    return [{"time": _time(s.event.at), "gap": gap, "text": sentence(s.event)} for s, gap in zip(events, gaps, strict=False)]
+
+
+def _time(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{at!r} s".rjust(24)
+
+
+def _gap(gap: float | None) -> str:
+    """Nine characters. Negative where the clock was set back."""
+    return (" " * 9) if gap is None else f"{gap:+.3f}s".rjust(9)
+
+
+def sentence(event: Event) -> str:
+    """What happened."""
+    match event:
+        case RunRequested() | StopRequested() | LateStopRequested() | RunEnded() | RunPurged() | DependencyEnded():
+            return _of_run(event)
+        case AttemptDecided() | AttemptEnded():
+            return _of_attempt(event)
+        case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded():
+            return _of_task(event)
+        case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone():
+            return _of_agent(event)
+        case JobFolded() | AgentFolded() | SystemFolded():
+            return _of_checkpoint(event)
+        case LogCompacted():
+            return f"the log up to position {event.position} was compacted: {event.events_before} events became {event.events_after}"
+        case LogSetBack():
+            behind = event.lost_up_to > event.position
+            if event.reason == "repaired":
+                lost = f"of what came after it, up to {event.lost_up_to}, some is lost" if behind else "nothing is known to be lost"
+                return f"a damaged log was repaired: it was whole up to position {event.position}; {lost}"
+            lost = f"what came after it, up to {event.lost_up_to}, is lost" if behind else "nothing is known to be lost"
+            return f"a backup was restored: the log goes on from position {event.position}; {lost}"
+        case SupervisorStarted():
+            return f"supervisor session {event.session} started: pid {event.pid}, version {_said(event.version)}"
+        case SupervisorStopped():
+            return f"supervisor session {event.session} stopped: {_said(event.reason)}"
+        case _:
+            assert_never(event)
+
+
+def _of_checkpoint(event: JobFolded | AgentFolded | SystemFolded) -> str:
+    were = "1 earlier event was" if event.events == 1 else f"{event.events} earlier events were"
+    folded = f"{were} folded into this one on {_time(event.folded_at)[:10]}; the first was of {_time(event.since)}"
+    match event:
+        case JobFolded(job=job):
+            run = f"run {job.run.serial} is {job.status}" if job.run is not None else "it had no run"
+            more = "; parts of it are not kept" if event.trimmed else ""
+            return f"{run} ({len(job.history) + job.history_dropped} runs before it); {folded}{more}"
+        case AgentFolded(agent=agent):
+            return f"agent {agent.key} was at attempt {agent.attempt}; {folded}"
+        case SystemFolded():
+            return f"supervisor session {event.session} was the last; {folded}"
+        case _:
+            assert_never(event)
+
+
+def _of_attempt(event: AttemptDecided | AttemptEnded) -> str:
+    attempt = f"run {event.serial} attempt {event.attempt}"
+    match event:
+        case AttemptDecided():
+            by = "" if event.role is None else f" by {event.role}/{event.index}"
+            return f"{attempt} is decided{by}, it {'succeeds' if event.succeeded else 'fails'}: {_said(event.reason)}"
+        case AttemptEnded():
+            again = "" if event.retry is None else f"; another one follows after {event.retry.delay_secs:g} s: {_said(event.retry.reason)}"
+            no = "" if event.not_retried is None else f"; no other follows: {_said(event.not_retried)}"
+            return f"{attempt} ended: {_said(event.reason)}{again}{no}"
+        case _:
+            assert_never(event)
+
+
+def _of_run(event: RunRequested | StopRequested | LateStopRequested | RunEnded | RunPurged | DependencyEnded) -> str:
+    match event:
+        case RunRequested():
+            spec = event.spec
+            named = f" {_said(spec.sim_name)!r}" if spec.sim_name else ""
+            return (
+                f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
+                f" {spec.driver} (request {event.req_id})" + _asked(event)
+            )
+        case StopRequested():
+            note = f": {_said(event.note)}" if event.note else ""
+            return f"run {event.serial} is to stop ({event.reason}), asked by {event.by}, grace {event.grace_secs:g} s{note}"
+        case LateStopRequested():
+            note = f": {_said(event.note)}" if event.note else ""
+            asked = f"run {event.serial} was asked to stop ({event.reason}) by {event.by} after its command had ended"
+            return f"{asked}, which does not change its result{note}"
+        case DependencyEnded():
+            return f"run {event.serial} waited for run {event.compute_job_serial} of {event.compute_jid}, which is {event.status}"
+        case RunEnded():
+            why = f" ({event.reason})" if event.reason else ""
+            return f"run {event.serial} is {event.status}{why}" + (f": {_said(event.error)}" if event.error else "")
+        case RunPurged():
+            return f"run {event.serial} was purged: its run directory is not kept any longer"
+        case _:
+            assert_never(event)
+
+
+def _asked(event: RunRequested) -> str:
+    roles = ", ".join(f"{role.tasks} x {role.name}" for role in event.spec.roles)
+    count = len(event.waits_for)
+    waits = f"; it waits for {count} other run{'s' * (count > 1)}" if count else ""
+    return (f": {roles}" if roles else "") + waits
+
+
+def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded) -> str:
+    match event:
+        case TaskPlaced():
+            return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
+        case TaskSubmitted(batch=batch):
+            return f"{_task(event.token)} submitted to {batch.cluster}: Slurm job {batch.job_id}{_queue(batch)}"
+        case TaskStarted():
+            pid = f"pid {event.pid} on " if event.pid else "on "
+            return f"{_task(event.token)} started: {pid}{event.host}"
+        case TaskExited():
+            stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            return f"{_task(event.token)}: its command ended: {_said(event.exit.sentence())}{stopped}; something of it is still there"
+        case TaskHeld():
+            how = _said(event.exit.sentence())
+            return f"{_task(event.token)} failed and is kept for {event.secs:g} s, so that it can be looked at: {how}"
+        case TaskEnded():
+            stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}{_meaning(event)}{_by_slurm(event)}"
+        case _:
+            assert_never(event)
+
+
+def _meaning(event: TaskEnded) -> str:
+    found = event.diagnosis
+    return "" if found is None or event.exit.stop_reason else f" ({found.phrase}, {found.type})"
+
+
+def _queue(batch: BatchState) -> str:
+    """Where it was put."""
+    asked = [f"{what} {_said(name)}" for what, name in (("partition", batch.partition), ("account", batch.account)) if name]
+    return f" ({', '.join(asked)})" if asked else ""
+
+
+def _by_slurm(event: TaskEnded) -> str:
+    """What its batch scheduler said last."""
+    batch = event.exit.batch
+    if not isinstance(batch, BatchState) or batch.job_id is None:
+        return ""
+    by = f", canceled by {_said(batch.canceled_by)}" if batch.canceled_by else ""
+    on = f" on {_said(batch.nodes)}" if batch.nodes else ""
+    return f"; Slurm job {batch.job_id} was {_said(batch.state) or 'known no more'}{by}{on}"
+
+
+def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone) -> str:
+    match event:
+        case AgentStartRequested():
+            return f"agent {event.agent_key} is to start (attempt {event.attempt})"
+        case AgentStarted():
+            return f"agent {event.agent_key} started"
+        case AgentStartFailed():
+            return f"agent {event.agent_key} could not be started (attempt {event.attempt}): {_said(event.reason)}"
+        case AgentSignInNeeded():
+            return f"agent {event.agent_key} waits for its user to sign in (attempt {event.attempt}): {_said(event.reason)}"
+        case AgentGone():
+            return f"agent {event.agent_key} is gone: {_said(event.reason)}"
+        case _:
+            assert_never(event)
+
+
+def _task(token: Token) -> str:
+    return f"task {token.role}/{token.index} of run {token.serial} attempt {token.attempt}"
+
+
+def _said(text: str) -> str:
+    """What strangers chose, on its way to a terminal."""
+    text = printable(text)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

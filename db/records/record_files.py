@@ -1,0 +1,255 @@
+"""The records on file: `<root>/supervisor-job/<computeJid>.json`, written whole in a thread of their own, some at a time.
+
+Nothing here decides anything and nobody waits for it: a record can always be made again from the log. `catch_up` does so at
+start for the jobs that changed since the marker, the position up to which all records are known to be on the disk.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ...runtime.filesystems import write_atomically
+from ..events.events import job_stream
+from ..events.job_fold import evolve
+from .job_record import record, record_bytes
+from ..events.state import Job
+from ..store.contract import EventStore
+
+__all__ = [
+    "FOLDER", "RecordWriter", "catch_up", "clean", "forget", "read_marker", "record", "record_bytes", "record_path", "sync", "write_marker",
+]
+
+FOLDER = "supervisor-job"
+_POINTS = ("record.written", "record.renamed")
+#: Holds one number. Its name does not end in `.json`, so nobody takes it for a record.
+MARKER = ".position"
+#: Seconds between two rounds of writing: short jobs are written once, at their end.
+EVERY_SECS = 0.5
+#: The kernel writes a file back within half a minute; records older than this are taken to be on the disk.
+SETTLED_SECS = 60.0
+#: Seconds between two writes of the marker, and before a record that could not be written is tried again.
+MARKER_SECS, RETRY_SECS = 20.0, 2.0
+#: More files than this are synced at once with everything else on the machine, not one by one.
+SYNCED_ONE_BY_ONE = 1000
+
+
+class _Dirty(NamedTuple):
+    """A job whose record is behind. since: position of the first event that is not on file."""
+
+    job: Job
+    position: int
+    at: float
+    since: int
+
+
+class RecordWriter:
+    """`mark` and `catch_up` are called from the owner's thread. complain: a sentence for the log, called from the writing thread."""
+
+    def __init__(
+        self, folder: Path, complain: Callable[[str], None], *, every: float = EVERY_SECS, retry: float = RETRY_SECS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder = folder
+        #: records that could not be written, each time counted
+        self.failures = 0
+        #: records written
+        self.written = 0
+        self._complain, self._every, self._retry, self._monotonic = complain, every, retry, monotonic
+        self._marker = read_marker(folder)
+        self._lock = threading.Lock()
+        self._dirty: dict[str, _Dirty] = {}
+        self._seen = self._marker
+        #: (when, everything up to this position was written then)
+        self._settling: deque[tuple[float, int]] = deque()
+        self._recent: dict[str, float] = {}
+        self._retry_at = self._marker_at = 0.0
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+        self._thread.start()
+
+    @property
+    def marker(self) -> int:
+        """Every job's record includes its events up to this position, also after a power failure."""
+        return self._marker
+
+    def mark(self, job: Job, position: int, at: float) -> None:
+        """The durable state of a job, and position and time of its last event. Never waits."""
+        with self._lock:
+            before = self._dirty.get(job.jid)
+            self._dirty[job.jid] = _Dirty(job, position, at, before.since if before else position)
+            self._seen = max(self._seen, position)
+        self._wake.set()
+
+    def reached(self, position: int) -> None:
+        """All jobs with events up to `position` have been marked."""
+        with self._lock:
+            self._seen = max(self._seen, position)
+
+    def forget_marker(self) -> None:
+        """The log was replaced by an older one: nothing on file is known to be right."""
+        with self._lock:
+            self._seen = self._marker = 0
+            self._settling.clear()
+
+    def flush(self) -> int:
+        """Write what is behind, now; returns how many records could not be written. For the writing thread, and after its end."""
+        with self._lock:
+            batch, self._dirty = self._dirty, {}
+            seen = self._seen
+        failed: list[tuple[_Dirty, OSError]] = []
+        for dirty in batch.values():
+            try:
+                data = record_bytes(dirty.job, dirty.position, dirty.at)
+                write_atomically(str(record_path(self.folder, dirty.job.jid)), data, points=_POINTS)
+            except OSError as e:
+                failed.append((dirty, e))
+            else:
+                self.written += 1
+                self._recent[dirty.job.jid] = self._monotonic()
+        self._settling.append((self._monotonic(), seen))
+        if failed:
+            self._failed(failed)
+        return len(failed)
+
+    def close(self) -> None:
+        """Write everything and sync it, so that the next start has nothing to do."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join()
+        self.flush()
+        try:
+            sync(self.folder, list(self._recent))
+            self._advance(self._settling[-1][1])
+        except OSError as e:
+            self._complain(f"the records could not be synced: {e}")
+
+    # ---- the writing thread
+
+    def _run(self) -> None:
+        try:
+            clean(self.folder)
+        except OSError as e:
+            self._complain(f"leftovers in {self.folder} could not be removed: {e}")
+        while not self._stop.is_set():
+            if not self._wake.wait(timeout=MARKER_SECS if self._settling else None):
+                self._settle()
+                continue
+            # what changes again within this time is written once
+            self._stop.wait(self._every)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            if self._monotonic() >= self._retry_at and self.flush():
+                self._retry_at = self._monotonic() + self._retry
+            if self._dirty:
+                self._wake.set()
+            self._settle()
+
+    def _failed(self, failed: list[tuple[_Dirty, OSError]]) -> None:
+        """Keep them for later, and take back what was said about positions that are not on file after all."""
+        self.failures += len(failed)
+        with self._lock:
+            for dirty, _ in failed:
+                newer = self._dirty.get(dirty.job.jid)
+                self._dirty[dirty.job.jid] = dirty if newer is None else newer._replace(since=min(dirty.since, newer.since))
+        limit = min(dirty.since for dirty, _ in failed) - 1
+        self._settling = deque((when, min(position, limit)) for when, position in self._settling)
+        first, error = failed[0]
+        others = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
+        self._complain(f"{first.job.jid}{others}: {error.strerror or error}; it is tried again")
+
+    def _settle(self) -> None:
+        """Move the marker to what was written long enough ago."""
+        now = self._monotonic()
+        if now < self._marker_at:
+            return
+        settled = None
+        while self._settling and self._settling[0][0] <= now - SETTLED_SECS:
+            settled = self._settling.popleft()[1]
+        self._recent = {jid: when for jid, when in self._recent.items() if when > now - SETTLED_SECS}
+        if settled is None:
+            return
+        self._marker_at = now + MARKER_SECS
+        try:
+            self._advance(settled)
+        except OSError as e:
+            self._complain(f"{self.folder / MARKER}: {e.strerror or e}")
+
+    def _advance(self, position: int) -> None:
+        if position > self._marker:
+            write_marker(self.folder, position)
+            self._marker = position
+
+
+def catch_up(store: EventStore, records: RecordWriter) -> int:
+    """Mark the jobs that changed after what is known to be on file; returns how many. Raises Refusal when the log cannot be read."""
+    head = store.head()
+    if records.marker > head:
+        records.forget_marker()
+    changed: list[str] = []
+    before = None
+    while rows := [r for r in store.jobs(before=before, limit=1000) if r.position > records.marker]:
+        changed += (r.jid for r in rows)
+        before = rows[-1].position
+    # oldest first: what is marked stands for everything before it
+    for jid in reversed(changed):
+        job = Job(jid=jid)
+        events = store.read(job_stream(jid))
+        for stored in events:
+            job = evolve(job, stored.event)  # type: ignore[arg-type]
+        if events:
+            records.mark(job, events[-1].position, events[-1].event.at)
+    records.reached(head)
+    return len(changed)
+
+
+def record_path(folder: Path, jid: str) -> Path:
+    return folder / f"{jid}.json"
+
+
+def read_marker(folder: Path) -> int:
+    """The position in the marker; 0 where there is none, or it makes no sense: then all records are made again."""
+    try:
+        text = (folder / MARKER).read_text(encoding="ascii")
+        return max(0, int(text))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def write_marker(folder: Path, position: int) -> None:
+    """Raises OSError."""
+    write_atomically(str(folder / MARKER), f"{position}\n".encode(), sync=True)
+
+
+def forget(folder: Path, jid: str) -> None:
+    """Remove the record of a job that the log does not know."""
+    with contextlib.suppress(FileNotFoundError):
+        record_path(folder, jid).unlink()
+
+
+def sync(folder: Path, jids: Sequence[str]) -> None:
+    """Put these records on the disk. Raises OSError."""
+    if len(jids) > SYNCED_ONE_BY_ONE:
+        os.sync()
+        return
+    for path in [*(record_path(folder, jid) for jid in jids), folder]:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def clean(folder: Path) -> None:
+    """Remove what a killed process left of a record it was writing. Raises OSError."""
+    own = f".{os.getpid()}.new"
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".new") and not entry.name.endswith(own):
+                os.unlink(entry.path)

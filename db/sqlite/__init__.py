@@ -1,0 +1,1 @@
+"""Sqlite: one sentence to be written."""

@@ -1,0 +1,172 @@
+"""The SQLite file: its tables, how it is opened, and the statements that more than one module needs.
+
+`events` is the log. `jobs`, `receipts`, `names` and `kinds` are derived from it and written in the same transaction.
+Layout 1 had no `names`: a file of that layout gets them when it is opened for writing (see `layouts`).
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...protocol.errors import Refusal
+from ..store.checksum_chain import START
+
+FILE = "events.sqlite"
+#: What stands in `PRAGMA user_version`.
+LAYOUT = 2
+#: For `file` and people; nothing depends on it.
+APPLICATION_ID = 0x6A736372
+
+_TABLES = """
+CREATE TABLE events (
+    position INTEGER PRIMARY KEY, stream TEXT NOT NULL, version INTEGER NOT NULL, type TEXT NOT NULL, schema INTEGER NOT NULL,
+    at REAL NOT NULL, body TEXT NOT NULL, checksum BLOB NOT NULL, UNIQUE (stream, version)
+);
+CREATE TABLE jobs (
+    jid TEXT PRIMARY KEY, uid TEXT NOT NULL, status TEXT NOT NULL, serial INTEGER NOT NULL, simulation_type TEXT NOT NULL,
+    kind TEXT NOT NULL, driver TEXT NOT NULL, busy INTEGER NOT NULL, queued_at REAL NOT NULL, started_at REAL, ended_at REAL,
+    reason TEXT, position INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX jobs_position ON jobs (position);
+CREATE INDEX jobs_uid ON jobs (uid, position);
+CREATE INDEX jobs_active ON jobs (position) WHERE status IN ('pending', 'running');
+CREATE TABLE receipts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL, req_id TEXT NOT NULL, jid TEXT NOT NULL, serial INTEGER NOT NULL,
+    at REAL NOT NULL, UNIQUE (uid, req_id)
+);
+CREATE TABLE kinds (type TEXT NOT NULL, schema INTEGER NOT NULL, PRIMARY KEY (type, schema)) WITHOUT ROWID;
+"""
+#: What layout 2 has in addition.
+NAMES_TABLE = """
+CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL, PRIMARY KEY (name, what, stream)) WITHOUT ROWID;
+"""
+
+#: Text as bytes: what a damaged file holds need not be UTF-8.
+ROW_COLUMNS = (
+    "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
+)
+JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
+
+Inserts = dict[int, str]
+
+
+def _inserts(head: str, columns: int) -> Inserts:
+    """The statement for 64, 16, 4 and 1 rows: each is one step for SQLite, and so one time of giving up the interpreter's lock."""
+    places = "(" + ",".join("?" * columns) + ")"
+    return {n: head + " VALUES " + ",".join([places] * n) for n in (64, 16, 4, 1)}
+
+
+INSERT_EVENTS = _inserts("INSERT INTO events", 8)
+INSERT_JOBS = _inserts("INSERT OR REPLACE INTO jobs", 13)
+INSERT_RECEIPTS = _inserts("INSERT OR REPLACE INTO receipts (uid, req_id, jid, serial, at)", 5)
+INSERT_KINDS = _inserts("INSERT OR IGNORE INTO kinds", 2)
+INSERT_NAMES = _inserts("INSERT OR IGNORE INTO names", 3)
+
+
+def insert(connection: sqlite3.Connection, statements: Inserts, rows: Sequence[Sequence[Any]]) -> None:
+    """All rows, in as few steps as there are statements for."""
+    start = 0
+    for count, statement in statements.items():
+        while len(rows) - start >= count:
+            connection.execute(statement, [value for row in rows[start : start + count] for value in row])
+            start += count
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The file, created with mode 0600 where it is not there, in WAL mode with full sync. Raises sqlite3.Error, OSError, Refusal."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0, cached_statements=64)
+    try:
+        # Checkpoints are made by the writer, which looks at their errors; SQLite's own are silent.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        known_layout(connection, path)
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise Refusal("storageUnavailable", f"{path} cannot be put into WAL mode; it is in mode {mode}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+    """The file as others write it; changes nothing. Raises sqlite3.Error.
+
+    alone: nobody else has it open. Then, where no WAL was left, not even the files beside it are touched.
+    """
+    still = alone and not _wal_of(path)
+    mode = "?immutable=1" if still else "?mode=ro"
+    connection = sqlite3.connect(path.absolute().as_uri() + mode, uri=True, isolation_level=None, timeout=5.0)
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _wal_of(path: Path) -> int:
+    """Size of the WAL beside it."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except FileNotFoundError:
+        return 0
+
+
+def known_layout(connection: sqlite3.Connection, path: Path) -> int:
+    """The layout of the file, 0 for an empty one; a newer one is refused. Whether it is a store at all, reading it shows."""
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    if layout > LAYOUT:
+        raise Refusal("unknownEvent", f"{path} has layout {layout}; this version knows layouts up to {LAYOUT}")
+    return int(layout)
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """The tables, all of them or none. Raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        make_tables(connection, _TABLES + NAMES_TABLE)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {LAYOUT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def make_tables(connection: sqlite3.Connection, statements: str) -> None:
+    """Within the caller's transaction, which `executescript` would end."""
+    for statement in statements.split(";"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def rows_after(connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1) -> Iterable[tuple[Any, ...]]:
+    """Raw rows of the log in order of position; all of them, or at most `limit`."""
+    last = 2**62 if up_to is None else up_to
+    query = f"SELECT {ROW_COLUMNS} FROM events WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
+    return connection.execute(query, (after, last, limit))
+
+
+def checksum_at(connection: sqlite3.Connection, position: int) -> Any:
+    """The checksum of the row at `position`; None where there is none."""
+    row = connection.execute("SELECT checksum FROM events WHERE position = ?", (position,)).fetchall()
+    return row[0][0] if row else None
+
+
+def last_before(connection: sqlite3.Connection, position: int, back: int = 0) -> tuple[int, Any]:
+    """Position and checksum of the last row up to `position`, or of the one `back` rows before it; the log's start for none."""
+    query = "SELECT position, checksum FROM events WHERE position <= ? ORDER BY position DESC LIMIT 1 OFFSET ?"
+    rows = connection.execute(query, (position, back)).fetchall()
+    return (rows[0][0], rows[0][1]) if rows else (0, START)

@@ -1,0 +1,1 @@
+"""Store: one sentence to be written."""

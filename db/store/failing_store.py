@@ -1,0 +1,99 @@
+"""Disks that fail on order: `Faults` says which commit fails and how; `FailingStore` is any store on such a disk."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from .group_commit import POINTS, Point
+from .contract import Batch, Done, EventStore, IndexRow, Name, Receipt, Stored, Tally
+
+
+class Faults:
+    """A point hook (see `batches.POINTS`): passes until it was told to fail."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._forever = False
+        self._fatal = False
+        self._at = ""
+        #: how often it failed
+        self.failed = 0
+
+    def fail(self, nth: int = 1, *, forever: bool = False, fatal: bool = False, at: str = "taken") -> None:
+        """Fail the `nth` commit from now (and all after it: `forever`). fatal: as a failed fsync does; else the disk is full."""
+        if at not in POINTS or nth < 1:
+            raise ValueError(f"no such fault: {nth} at {at!r}")
+        self._left, self._forever, self._fatal, self._at = nth, forever, fatal, at
+
+    def mend(self) -> None:
+        """The disk is well again."""
+        self._at = ""
+
+    def __call__(self, point: str) -> None:
+        if point != self._at:
+            return
+        self._left -= 1
+        if self._left > 0:
+            return
+        if not self._forever:
+            self._at = ""
+        self.failed += 1
+        number = errno.EIO if self._fatal else errno.ENOSPC
+        raise OSError(number, os.strerror(number))
+
+
+class FailingStore:
+    """An `EventStore`: the one that `make` makes, on a disk that obeys `faults`."""
+
+    def __init__(self, make: Callable[[Point], EventStore], faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self._store = make(self.faults)
+
+    def append(self, batch: Batch, done: Done) -> None:
+        self._store.append(batch, done)
+
+    def resume(self) -> None:
+        self._store.resume()
+
+    def read(self, stream: str, after: int = 0) -> list[Stored]:
+        return self._store.read(stream, after)
+
+    def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
+        return self._store.read_all(after, limit)
+
+    def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
+        return self._store.listen(heard)
+
+    def head(self) -> int:
+        return self._store.head()
+
+    def busy_jids(self) -> list[str]:
+        return self._store.busy_jids()
+
+    def jobs(
+        self, *, uid: str | None = None, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        return self._store.jobs(uid=uid, status=status, active=active, before=before, limit=limit)
+
+    def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
+        return self._store.find_jobs(prefix, limit)
+
+    def tally(self, prefix: str) -> list[Tally]:
+        return self._store.tally(prefix)
+
+    def group(
+        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+    ) -> list[IndexRow]:
+        return self._store.group(prefix, statuses=statuses, after=after, limit=limit)
+
+    def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
+        return self._store.names(prefix, uid, limit)
+
+    def agents(self) -> list[str]:
+        return self._store.agents()
+
+    def receipt(self, uid: str, req_id: str) -> Receipt | None:
+        return self._store.receipt(uid, req_id)
+
+    def close(self) -> None:
+        self._store.close()

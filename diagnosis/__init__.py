@@ -1,0 +1,1 @@
+"""Diagnosis: one sentence to be written."""

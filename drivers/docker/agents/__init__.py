@@ -1,0 +1,1 @@
+"""Agents: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Containers: one sentence to be written."""

@@ -1,0 +1,309 @@
+"""One Docker host: every call to it goes through here, in a few threads and with deadlines, and somebody watches whether it is there.
+
+Nothing about containers stands here; callers bring what is to be done as a function of the client.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ....protocol.clusters.container_pool import PoolHost
+from ....runtime.log.logger import Log
+from ....runtime.latency_histogram import Timings
+from .event_stream import Events, Position, api_error, clock_of
+from .errors import FOREIGN, LEAST_API, EngineError, engine_error, timed_out, too_old
+from ....runtime.thread_pool import Closed, Stuck, Threads
+from .client import address_of, certificate_problems, knock, missing_files, new_client, probe
+
+__all__ = ["EngineError", "HostEngine"]
+
+T = TypeVar("T")
+
+#: calls at once; pulls and other long ones have threads of their own, as have the watch and the events
+CALLS, LONG_CALLS, WATCHES = 8, 32, 2
+#: a host that is there is asked so often, and has so long to answer
+PING_SECS, PING_TIMEOUT_SECS = 3.0, 5.0
+#: one that is not there is asked after so long, twice as long each time, up to the second
+FIRST_RETRY_SECS, LAST_RETRY_SECS = 0.5, 10.0
+#: what happened is compared with what should be so often, whether or not anything was missed
+RECONCILE_SECS = 30.0
+#: a connection that nobody used for so long is not used again: something between may have forgotten it without a word
+IDLE_SECS = 60.0
+CLOSE_SECS = 3.0
+
+
+class HostEngine:
+    """All but `call`'s work runs on the loop. on_state comes at edges only; on_sync after each time that events may have been missed.
+
+    on_event: the daemon's events in their order, each once; the first stream begins with those of the second before, too.
+    """
+
+    def __init__(
+        self, host: PoolHost, *, deployment: str, log: Log, call_secs: float, on_state: Callable[[str, bool, str], None],
+        on_event: Callable[[str, dict[str, Any]], None], on_sync: Callable[[str], None],
+    ) -> None:
+        self.host, self.name = host, host.name
+        self.up, self.detail = False, "not asked yet"
+        #: wall time since when it is up or down; of the daemon, once it was asked
+        self.since: float | None = None
+        self.version: str | None = None
+        self.timings = Timings()
+        self._known = False
+        self._deployment, self._log, self._call_secs = deployment, log, call_secs
+        self._on_state, self._on_event, self._on_sync = on_state, on_event, on_sync
+        self._api = LEAST_API
+        #: of each thread: for what version of the interface, the client, and when it was used last (monotonic)
+        self._clients: dict[int, tuple[str, Any, float]] = {}
+        self._calls = Threads(f"docker-{host.name}", CALLS)
+        self._long = Threads(f"docker-long-{host.name}", LONG_CALLS)
+        self._own = Threads(f"docker-watch-{host.name}", WATCHES)
+        self._position = Position()
+        self._events: Events | None = None
+        self._followed = self._synced = 0.0
+        self._wake = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to watch. Never raises: what is wrong comes by on_state."""
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._watching(), name=f"docker-watch-{self.name}")
+
+    async def call(self, what: str, work: Callable[[Any], T], secs: float | None = None) -> T:
+        """What `work` makes of a client, in a thread. Raises EngineError; what: for its sentence, e.g. "start srj-p-joe".
+
+        A call that ended in `timeout` or `unreachable` may have been carried out all the same.
+        """
+        return await self._run(self._calls, what, work, self._call_secs if secs is None else secs)
+
+    async def long_call(self, what: str, work: Callable[[Any], T], secs: float) -> T:
+        """Like `call`, for what takes minutes: it cannot keep the short ones waiting."""
+        return await self._run(self._long, what, work, secs)
+
+    async def check(self) -> list[str]:
+        """Sentences about what is wrong with this host, each with what to do; none: it can be used."""
+        problems: list[str] = []
+        try:
+            address_of(self.host)
+            problems = await self._own.run(lambda: missing_files(self.host), PING_TIMEOUT_SECS)
+            if problems:
+                return problems
+            problems = await self._own.run(lambda: certificate_problems(self.host, time.time()), PING_TIMEOUT_SECS)
+            wrong = await self._own.run(lambda: probe(self.host, PING_TIMEOUT_SECS), 2 * PING_TIMEOUT_SECS)
+            if wrong is not None:
+                return [*problems, wrong.sentence]
+            await self._ask_version()
+        except (TimeoutError, Stuck):
+            return [timed_out(self.host, "connecting").sentence]
+        except EngineError as e:
+            return [*problems, e.sentence]
+        except OSError as e:  # a file that goes away while it is looked at
+            return [*problems, engine_error(self.host, "looking at its certificates", e).sentence]
+        return problems
+
+    async def close(self) -> None:
+        """Ends the watch and the threads that can be ended. Takes 3 s at most: a daemon that hangs keeps nobody here."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch], timeout=1)
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+        await asyncio.gather(*(t.close(CLOSE_SECS / 2) for t in (self._calls, self._long, self._own)))
+        if events is not None:
+            events.join(0.2)
+        # of threads that hang, too: closing a session takes no lock of theirs
+        for _, client, _ in list(self._clients.values()):
+            client.close()
+        self._clients.clear()
+
+    # ---- calls
+
+    async def _run(self, threads: Threads, what: str, work: Callable[[Any], T], secs: float) -> T:
+        began, error = time.monotonic(), "canceled"
+        try:
+            # requests gives up first and says more; asyncio is there for answers that trickle
+            result = await threads.run(lambda: self._with_client(what, work, secs), secs + 0.5)
+            error = ""
+            return result
+        except TimeoutError:
+            self._wake.set()
+            error = "timeout"
+            raise timed_out(self.host, what) from None
+        except Stuck as e:
+            error = "stuck"
+            raise EngineError(
+                "timeout", f"all {e.calls} calls to host {self.name} are waiting for an answer since {e.since:.0f} s; "
+                f"not sent: {what}; look whether its dockerd hangs",
+            ) from None
+        except Closed:
+            raise EngineError("unreachable", f"host {self.name} is not used any more: {what}") from None
+        except EngineError as e:
+            error = e.code
+            if e.code in ("timeout", "unreachable", "badTls"):
+                self._wake.set()
+            raise
+        finally:
+            self.timings.took(time.monotonic() - began, error or None)
+
+    def _with_client(self, what: str, work: Callable[[Any], T], secs: float) -> T:
+        """In a thread, which has a client to itself: so each call has its own deadline, and no connection is shared."""
+        me = threading.get_ident()
+        try:
+            client = self._client(me, secs)
+            knock(self.host, secs)
+            return work(client)
+        except FOREIGN as e:
+            error = engine_error(self.host, what, e)
+            if error.code not in ("notFound", "conflict", "refused"):
+                self._forget_client(me)
+                error = self._explained(error)
+            raise error from e
+
+    def _client(self, thread: int, secs: float) -> Any:
+        api, client, used = self._clients.get(thread, ("", None, 0.0))
+        now = time.monotonic()
+        if api != self._api or now - used > IDLE_SECS:
+            self._forget_client(thread)
+            api, client = self._api, new_client(self.host, self._api, secs)
+        self._clients[thread] = api, client, now
+        client.timeout = secs
+        return client
+
+    def _forget_client(self, thread: int) -> None:
+        if (known := self._clients.pop(thread, None)) is not None:
+            known[1].close()
+
+    def _explained(self, error: EngineError) -> EngineError:
+        """A daemon that refuses our certificate often just breaks off; a second look says why."""
+        if error.code == "unreachable" and self.host.tls is not None and "broke" in error.sentence:
+            return probe(self.host, 2.0) or error
+        return error
+
+    # ---- the watch
+
+    async def _watching(self) -> None:
+        retry = FIRST_RETRY_SECS
+        while True:
+            self._wake.clear()
+            try:
+                date = await self._ping()
+            except EngineError as e:
+                self._is_down(e.sentence)
+                await asyncio.sleep(retry * random.uniform(0.5, 1.0))
+                retry = min(2 * retry, LAST_RETRY_SECS)
+                continue
+            except Exception as e:  # a mistake of ours: the host is not used until it is gone
+                self._log.exception("docker host {} cannot be watched: {}", self.name, e)
+                self._is_down(f"host {self.name} cannot be watched; the log says why")
+                await asyncio.sleep(LAST_RETRY_SECS)
+                continue
+            retry = FIRST_RETRY_SECS
+            self._is_up()
+            if self._events is None:
+                self._follow(clock_of(date))
+            elif time.monotonic() - self._synced > RECONCILE_SECS:
+                self._sync()
+            await self._next_ping()
+
+    async def _next_ping(self) -> None:
+        try:
+            async with asyncio.timeout(PING_SECS):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        # calls that fail in a row must not become pings in a row
+        await asyncio.sleep(0.05)
+
+    async def _ping(self) -> str | None:
+        """The date that the daemon says it is."""
+        if not self.up:
+            return await self._ask_version()
+        return await self._run(self._own, "a ping", lambda c: _answer(c, "/_ping").headers.get("Date"), PING_TIMEOUT_SECS)
+
+    async def _ask_version(self) -> str | None:
+        """Finds the version of the interface that both sides speak. Raises EngineError("tooOld")."""
+        date, said = await self._run(self._own, "its version", _version, PING_TIMEOUT_SECS)
+        api, least = str(said.get("ApiVersion", "0")), str(said.get("MinAPIVersion") or LEAST_API)
+        if _numbers(api) < _numbers(LEAST_API):
+            raise too_old(self.host, str(said.get("Version", "?")), api)
+        self._api, self.version = max(LEAST_API, least, key=_numbers), str(said.get("Version", "?"))
+        return date
+
+    def _is_up(self) -> None:
+        if not self.up or not self._known:
+            self.up, self._known, self.detail, self.since = True, True, f"host {self.name} answers", time.time()
+            self._log("docker host {} answers", self.name)
+            self._tell(self._on_state, self.name, True, self.detail)
+
+    def _is_down(self, sentence: str) -> None:
+        was, known = self.up, self._known
+        self.up, self._known, self.detail = False, True, sentence
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+        if was or not known:
+            self.since = time.time()
+            self._log("docker host {} is down: {}", self.name, sentence)
+            self._tell(self._on_state, self.name, False, sentence)
+
+    # ---- events
+
+    def _follow(self, daemons_clock: float) -> None:
+        loop, self._followed = asyncio.get_running_loop(), time.monotonic()
+        events: Events
+
+        def on_loop(act: Callable[..., None], *args: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(lambda: act(*args) if self._events is events else None)
+            except RuntimeError:
+                return  # the loop is closed
+
+        events = self._events = Events(
+            self.host, self._events_client, self._deployment, self._position.since(daemons_clock),
+            on_open=lambda: on_loop(self._sync), on_event=lambda e: on_loop(self._happened, e), on_end=lambda e: on_loop(self._ended, e),
+        )
+
+    def _events_client(self) -> Any:
+        knock(self.host, PING_TIMEOUT_SECS)
+        return new_client(self.host, self._api, PING_TIMEOUT_SECS)
+
+    def _happened(self, event: dict[str, Any]) -> None:
+        if self._position.is_new(event):
+            self._tell(self._on_event, self.name, event)
+
+    def _ended(self, error: EngineError | None) -> None:
+        self._events = None
+        if time.monotonic() - self._followed > PING_SECS:
+            # else the next ping is soon enough, and a daemon that always ends them is not asked all the time
+            self._wake.set()
+        self._log.trace("docker host {}: events ended: {}", self.name, error)
+
+    def _sync(self) -> None:
+        self._synced = time.monotonic()
+        self._tell(self._on_sync, self.name)
+
+    def _tell(self, whom: Callable[..., None], *args: Any) -> None:
+        """A mistake of whoever is told must not end the watch."""
+        try:
+            whom(*args)
+        except Exception as e:
+            self._log.exception("docker host {}: what it said was not taken: {}", self.name, e)
+
+
+def _answer(client: Any, path: str) -> Any:
+    response = client.get(f"{client.base_url}{path}", timeout=client.timeout)
+    if response.status_code >= 400:
+        raise api_error(response)
+    return response
+
+
+def _version(client: Any) -> tuple[str | None, dict[str, Any]]:
+    response = _answer(client, "/version")
+    return response.headers.get("Date"), dict(response.json())
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) if n.isdigit() else 0 for n in version.split("."))

@@ -1,0 +1,1 @@
+"""Images: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Tasks: one sentence to be written."""

@@ -1,0 +1,136 @@
+"""The sh script that is process 1 of a task's container: it runs the task's own script, hands on signals, and leaves nothing behind. Pure.
+
+A shell as process 1 has to say what it does with a signal, or the kernel drops it. So the task runs beside it, and it waits. What
+is started beside a shell ignores SIGINT and SIGQUIT, which a program cannot know; where the image has a way to undo that, it is
+undone. To the container's own output it says when that begins and how it ended, and nothing else: what the task writes is in its
+evidence. Nothing but /bin/sh is needed; without `sleep` there is no time limit from within, and the driver's holds alone.
+"""
+
+import math
+import posixpath
+
+from ....runtime.execution.folder import EXIT_CODE, JOB, SCRIPT, SIGNAL, STDERR, STDOUT
+
+WRAPPER = "wrapper.sh"
+#: Is there when it is to be stopped, before it is told so: a signal that comes before the trap is dropped.
+STOP_MARK = "stop"
+STARTED_MARK = "started"
+#: What the wrapper leaves: that the limit ended it, and how many processes outlived the main one.
+LIMIT_MARK, SURVIVORS = "limit", "survivors"
+#: The driver's own time limit comes first; the wrapper's is for when nobody watches.
+LIMIT_SLACK_SECS = 2
+#: Python itself ignores two more, SIGPIPE and SIGXFSZ.
+_BY_PYTHON = f'import os, signal as s; [s.signal(n, s.SIG_DFL) for n in (2, 3, 13, 25)]; os.execv("/bin/sh", ["/bin/sh", "./{SCRIPT}"])'
+_BY_PERL = f'$SIG{{INT}} = $SIG{{QUIT}} = "DEFAULT"; exec "/bin/sh", "./{SCRIPT}"'
+#: pass: everything gets SIGTERM once; a program that was executed or made since is something new, for between fork and exec a shell
+#: may have taken the signal for its own. each: the variables of one line of the process table; `n` of `others` counts what is left.
+_FUNCTIONS = (
+    "each() {",
+    "  pid=${1#/proc/}; parent=; line=",
+    '  case "$pid" in 1 | "$self" | "$clock" | "$teller") return 1 ;; esac',
+    '  read -r line 2>/dev/null <"$1/stat" || return 1',
+    "  set -- ${line##*) }",
+    '  [ "$1" != Z ] && parent=$2 && image="$pid/${20}/${26}"',
+    "}",
+    "others() {",
+    "  n=0; self=",
+    '  for p in /proc/[0-9]*; do each "$p" && case "$parent" in "$clock" | "$teller") ;; *) n=$((n + 1)) ;; esac; done',
+    "}",
+    "tell() {",
+    "  read -r self line </proc/self/stat; seen=",
+    '  for p in /proc/[0-9]*; do each "$p" && seen="$seen $image "; done',
+    "  kill -TERM -1; kill -CONT -1",
+    "  while sleep 0.1 || sleep 1; do",
+    "    for p in /proc/[0-9]*; do",
+    '      each "$p" || continue',
+    '      case "$seen" in *" $image "*) ;; *) seen="$seen $image "; kill -TERM "$pid"; kill -CONT "$pid" ;; esac',
+    "    done",
+    "  done",
+    "}",
+    "# not before it runs: who is told to stop earlier never starts",
+    'pass() { told=1; if [ -n "$main" ] && [ -z "$teller" ]; then tell 2>/dev/null & teller=$!; fi; }',
+)
+
+
+def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs: float) -> str:
+    """evidence, run_dir: absolute paths."""
+    limit = [] if limit_secs is None else _limit(math.ceil(limit_secs) + LIMIT_SLACK_SECS, math.ceil(grace_secs))
+    lines = [
+        "#!/bin/sh",
+        "# Process 1 of a task's container. What the task does is in script.sh; run that by hand to repeat it.",
+        "# it signals everything it can reach, which is its container as long as it is process 1 of that",
+        '[ "$$" -eq 1 ] || { echo "this is for process 1 of a container; to repeat what the task did, run script.sh" >&2; exit 125; }',
+        f"cd {_quoted(evidence)} || exit 126",
+        f"exec 4>&1 0</dev/null 1>>{STDOUT} 2>>{SIGNAL} 3>>{STDERR}",
+        f"say() {{ printf '%s %s\\n' {_quoted(posixpath.basename(evidence))} \"$1\" >&4; }} 2>/dev/null",
+        "# an engine can start a container again; a task runs once",
+        f"( set -C; : >{STARTED_MARK} ) 2>/dev/null || exit 125",
+        "main=; clock=; teller=; told=",
+        *_FUNCTIONS,
+        "trap pass TERM INT HUP QUIT",
+        f'if [ -e {STOP_MARK} ] || [ -n "$told" ]; then',
+        f'  echo 143 >{EXIT_CODE}; echo stopped >&2; say "was stopped before it began"; exit 143',
+        "fi",
+        'say "begins"',
+        *_given(run_dir),
+        "if env --default-signal=INT,QUIT true 2>/dev/null; then",
+        f"  env --default-signal=INT,QUIT /bin/sh ./{SCRIPT} 4>&- & main=$!",
+        'elif [ -n "${BASH_VERSION-}" ] && set -m 2>/dev/null; then',
+        f"  /bin/sh ./{SCRIPT} 4>&- & main=$!",
+        "  set +m",
+        "elif command -v python3 >/dev/null; then",
+        f"  python3 -ISc '{_BY_PYTHON}' 4>&- & main=$!",
+        "elif command -v perl >/dev/null; then",
+        f"  perl -e '{_BY_PERL}' 4>&- & main=$!",
+        "else",
+        f"  /bin/sh ./{SCRIPT} 4>&- & main=$!",
+        "fi",
+        f'if [ -e {STOP_MARK} ] || [ -n "$told" ]; then pass; fi',
+        *limit,
+        "# a signal ends the wait, not the task",
+        'while :; do wait "$main"; c=$?; kill -0 "$main" 2>/dev/null || break; done',
+        "# hit before its script could write it down",
+        f'if [ ! -s {EXIT_CODE} ]; then [ "$c" -le 128 ] || echo "its script was ended by a signal" >&2; echo "$c" >{EXIT_CODE}; fi',
+        'if [ -n "$told" ]; then',
+        "  # what is left has the rest of its grace, after which everything is killed from outside, or by the clock",
+        '  others; while [ "$n" -gt 0 ]; do sleep 0.1 2>/dev/null || sleep 1 2>/dev/null || break; others; done',
+        "else",
+        '  if [ -n "$clock" ]; then kill -TERM "$clock" 2>/dev/null; wait "$clock"; clock=; fi',
+        "  others",
+        f'  [ "$n" -eq 0 ] || echo "$n" >{SURVIVORS}',
+        "fi",
+        'say "has ended with exit code $c"',
+        "kill -KILL -1 2>/dev/null",
+        'exit "$c"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _given(run_dir: str) -> list[str]:
+    """What the task finds in its run directory, made as its user: what all tasks are told, and the way to its evidence."""
+    to = _quoted(run_dir)
+    return [
+        f"if [ -e ./{JOB} ]; then",
+        f"  rm -f {to}/{JOB}",
+        f'  while IFS= read -r line; do printf "%s\\n" "$line"; done <./{JOB} >{to}/{JOB}',
+        "fi 2>/dev/null",
+        f'{{ mkdir -p {to}/.jobscribe && ln -sfn "$PWD" {to}/.jobscribe/latest; }} 2>/dev/null',
+    ]
+
+
+def _limit(secs: int, grace: int) -> list[str]:
+    return [
+        "(",
+        "  trap 'kill \"$s\"; exit' TERM",
+        f'  sleep {secs} & s=$!; wait "$s" || exit',
+        "  trap '' TERM",
+        f"  [ -s {EXIT_CODE} ] || echo {secs - LIMIT_SLACK_SECS} >{LIMIT_MARK}",
+        "  kill -TERM 1",
+        f"  sleep {grace}",
+        "  kill -KILL -1",
+        ") 2>/dev/null & clock=$!",
+    ]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

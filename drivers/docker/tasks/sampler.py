@@ -1,0 +1,88 @@
+"""What running tasks take of their hosts, asked of the engines every few seconds. Volatile: the newest counts, none is owed."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....protocol.ids import Token
+from ....protocol.wire.messages import Sample
+from ..host.engine import EngineError, HostEngine
+from .state import TaskState
+
+EVERY_SECS = 5.0
+#: Questions to one host at a time, and how long each may take: a host that is slow is asked less.
+AT_ONCE, CALL_SECS = 2, 4.0
+
+
+class Sampling:
+    """Of all tasks; remembers what it saw last, for what was taken since."""
+
+    def __init__(self) -> None:
+        self._last: dict[Token, tuple[float, float]] = {}
+
+    async def look(self, engine: HostEngine, tasks: Sequence[TaskState]) -> list[tuple[TaskState, Sample]]:
+        """What could be found out."""
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def one(task: TaskState) -> tuple[TaskState, Sample] | None:
+            async with turns:
+                return await self._one(engine, task)
+
+        return [s for s in await asyncio.gather(*(one(t) for t in tasks)) if s is not None]
+
+    def forget(self, token: Token) -> None:
+        self._last.pop(token, None)
+
+    async def _one(self, engine: HostEngine, task: TaskState) -> tuple[TaskState, Sample] | None:
+        id_ = task.container
+        if id_ is None or not engine.up:
+            return None
+        try:
+            said = await engine.call("what a task takes", lambda c: c.stats(id_, decode=None, stream=False, one_shot=True), CALL_SECS)
+        except EngineError:
+            return None
+        if task.state != "running" or not said.get("cpu_stats", {}).get("cpu_usage"):
+            return None
+        task.memory_peak = max(task.memory_peak or 0, memory_peak(said) or 0) or None
+        mono, cpu = time.monotonic(), cpu_secs(said)
+        # at its start it had taken nothing
+        before = self._last.get(task.token) or (None if task.began_mono is None else (task.began_mono, 0.0))
+        self._last[task.token] = mono, cpu
+        percent = None if before is None or mono <= before[0] else 100 * max(0.0, cpu - before[1]) / (mono - before[0])
+        return task, sample(task.token, said, percent)
+
+
+def cpu_secs(said: Mapping[str, Any]) -> float:
+    return float(said["cpu_stats"]["cpu_usage"].get("total_usage", 0)) / 1e9
+
+
+def sample(token: Token, said: Mapping[str, Any], percent: float | None) -> Sample:
+    """said: of the engine's `stats`. processes are what the kernel counts towards the limit, threads among them."""
+    read, written = (_moved(said, word) for word in ("read", "write"))
+    return Sample(
+        token=token, at=max(0.0, time.time()), cpu_percent=None if percent is None else round(percent, 1),
+        cpu_secs=round(cpu_secs(said), 2),
+        memory_bytes=_memory(said.get("memory_stats") or {}), read_bytes=read, written_bytes=written,
+        processes=(said.get("pids_stats") or {}).get("current"), gpu_percent=None, gpu_memory_bytes=None,
+    )
+
+
+def _memory(said: Mapping[str, Any]) -> int | None:
+    """Without files that are only kept in memory as long as nobody needs it: as `docker stats` shows it."""
+    if "usage" not in said:
+        return None
+    details = said.get("stats") or {}
+    spare = details.get("total_inactive_file", details.get("inactive_file", 0))  # the first with cgroups of version 1
+    return max(0, int(said["usage"]) - int(spare))
+
+
+def memory_peak(said: Mapping[str, Any]) -> int | None:
+    """The most until now where the engine tells (with cgroups of version 1), else what it has now."""
+    memory = said.get("memory_stats") or {}
+    return int(memory["max_usage"]) if memory.get("max_usage") else _memory(memory)
+
+
+def _moved(said: Mapping[str, Any], word: str) -> int | None:
+    rows = (said.get("blkio_stats") or {}).get("io_service_bytes_recursive")
+    return None if rows is None else sum(int(r["value"]) for r in rows if str(r.get("op", "")).lower() == word)

@@ -1,0 +1,1 @@
+"""Ssh: one sentence to be written."""

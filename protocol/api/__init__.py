@@ -1,0 +1,1 @@
+"""Api: one sentence to be written."""

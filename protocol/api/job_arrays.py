@@ -1,0 +1,148 @@
+"""Arrays: which indices one submission stands for, and the run of each of them.
+
+All runs of an array share one simulation id; the run of index n has the computeModel `<model>_<n>`. What they have in common is the
+*group*, `<uid>-<sid>`: everything below it is found by the beginning of its computeJid.
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from ..errors import Refusal
+from ..ids import compute_jid, printable, split_jid
+from .requests import MAX_BULK, RunSpec
+
+#: The highest index.
+MAX_INDEX = 999_999
+#: Runs of an array at once, at most what `RunSpec.at_once` takes.
+MAX_AT_ONCE = 100_000
+#: Characters of the text of all indices.
+MAX_TEXT = 80_000
+#: The same value under our name and under the one that scripts for Slurm know.
+_INDEX = ("ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
+_COUNT = ("ARRAY_COUNT", "SLURM_ARRAY_TASK_COUNT")
+_MIN = ("ARRAY_MIN", "SLURM_ARRAY_TASK_MIN")
+_MAX = ("ARRAY_MAX", "SLURM_ARRAY_TASK_MAX")
+_GROUP = ("SLURM_ARRAY_JOB_ID",)
+#: Variables that an array sets in each of its runs.
+VARIABLES = (*_INDEX, *_COUNT, *_MIN, *_MAX, *_GROUP)
+
+_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_MODEL = re.compile(r"(.+)_([0-9]{1,6})")
+_EXAMPLE = "indices look like 0-9,20,30-40:2%5 (first-last:step, at most 5 at once)"
+
+
+class Indices(msgspec.Struct, frozen=True):
+    """The indices of an array, ascending, each once. at_once: so many of its runs at a time; None: as many as there is room for."""
+
+    numbers: tuple[int, ...]
+    at_once: int | None = None
+
+
+def parse_indices(text: str) -> Indices:
+    """What `0-9,20,30-40:2%5` says. Raises Refusal("badRequest")."""
+    if len(text) > MAX_TEXT:
+        raise Refusal("badRequest", f"the text of an array's indices has at most {MAX_TEXT} characters; this one has {len(text)}")
+    listed, percent, limit = text.partition("%")
+    at_once = _at_once(limit) if percent else None
+    numbers: set[int] = set()
+    for part in listed.split(","):
+        numbers.update(_range(part))
+        if len(numbers) > MAX_BULK:
+            raise Refusal("badRequest", f"an array has at most {MAX_BULK} indices; use a larger step, or several arrays")
+    return Indices(tuple(sorted(numbers)), at_once)
+
+
+def text_of(indices: Indices) -> str:
+    """The shortest text without steps that `parse_indices` makes this of."""
+    parts: list[str] = []
+    first = last = -2
+    for n in (*indices.numbers, -2):
+        if n == last + 1 and n >= 0:
+            last = n
+            continue
+        if first >= 0:
+            parts.append(f"{first}-{last}" if last > first else f"{first}")
+        first = last = n
+    return ",".join(parts) + ("" if indices.at_once is None else f"%{indices.at_once}")
+
+
+def expand(spec: RunSpec, indices: Indices) -> tuple[RunSpec, ...]:
+    """The run of each index, in their order. Raises Refusal("badRequest") where they cannot be told apart or named."""
+    numbers = indices.numbers
+    if not numbers or len(numbers) > MAX_BULK:
+        raise Refusal("badRequest", f"an array has 1 to {MAX_BULK} indices; this one has {len(numbers)}")
+    for name in VARIABLES:
+        if name in spec.env:
+            raise Refusal("badRequest", f"{name} is set for each run of an array; take it out of the environment that is asked for")
+    _check_names(spec, numbers)
+    shared = {
+        **dict.fromkeys(_COUNT, str(len(numbers))), **dict.fromkeys(_MIN, str(min(numbers))), **dict.fromkeys(_MAX, str(max(numbers))),
+        **dict.fromkeys(_GROUP, spec.simulation_id),
+    }
+    at_once = spec.at_once if indices.at_once is None else indices.at_once
+    return tuple(
+        msgspec.structs.replace(
+            spec, compute_model=model_of(spec.compute_model, n), env={**spec.env, **shared, **dict.fromkeys(_INDEX, str(n))},
+            at_once=at_once,
+        )
+        for n in numbers
+    )
+
+
+def model_of(model: str, index: int) -> str:
+    """The computeModel of one index."""
+    return f"{model}_{index}"
+
+
+def index_of(jid: str) -> tuple[str, int | None]:
+    """(model, index) of a computeJid; None: it is no array's. The inverse of `model_of`."""
+    model = split_jid(jid)[2]
+    match = _MODEL.fullmatch(model)
+    if match is None or model_of(match[1], int(match[2])) != model:
+        return model, None
+    return match[1], int(match[2])
+
+
+def prefix_of(uid: str, sid: str) -> str:
+    """What the computeJids of a group begin with, and no others."""
+    return f"{uid}-{sid}-"
+
+
+def _check_names(spec: RunSpec, numbers: Iterable[int]) -> None:
+    """The longest name has to be one; no number may be out of range."""
+    low, high = min(numbers), max(numbers)
+    if low < 0 or high > MAX_INDEX:
+        raise Refusal("badRequest", f"an index of an array is 0 to {MAX_INDEX}; got {low if low < 0 else high}")
+    try:
+        compute_jid(spec.uid, spec.simulation_id, model_of(spec.compute_model, high))
+    except Refusal:
+        sentence = f"the computeModel {spec.compute_model} is too long for an array: with _{high} it has more than 64 characters"
+        raise Refusal("badRequest", sentence) from None
+
+
+def _range(part: str) -> range:
+    match = _PART.fullmatch(part)
+    if match is None:
+        what = "a piece of it is empty" if not part else f"'{printable(part[:40])}' is neither an index nor a range"
+        raise Refusal("badRequest", f"{what}; {_EXAMPLE}")
+    first = int(match[1])
+    last = first if match[2] is None else int(match[2])
+    step = 1 if match[3] is None else int(match[3])
+    if max(first, last) > MAX_INDEX:
+        raise Refusal("badRequest", f"an index of an array is 0 to {MAX_INDEX}; got {part}")
+    if last < first:
+        raise Refusal("badRequest", f"{part} ends before it begins; the lower index comes first")
+    if step == 0:
+        raise Refusal("badRequest", f"{part} has step 0; a step is 1 or more")
+    found = range(first, last + 1, step)
+    if len(found) > MAX_BULK:
+        raise Refusal("badRequest", f"an array has at most {MAX_BULK} indices; {part} alone has {len(found)}")
+    return found
+
+
+def _at_once(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 1 <= int(text) <= MAX_AT_ONCE:
+        raise Refusal("badRequest", f"after % comes how many runs at once, 1 to {MAX_AT_ONCE}; got '{printable(text[:40])}'")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Clusters: one sentence to be written."""

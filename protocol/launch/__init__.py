@@ -1,0 +1,1 @@
+"""Launch: one sentence to be written."""

@@ -1,0 +1,132 @@
+"""The sh script of one execution: environment, run directory, core limit, the command, and its exit code in the script's own hand.
+
+Pure. Repeating an execution by hand is running this file. Under a keeper, or in a container of its own, descriptor 3 is the
+command's stderr, and the script's own stderr goes to a file where a shell says which signal ended the command: that is how a
+death by SIGKILL is told from `exit 137`. The command runs in a subshell that `exec`s it, because dash would say it to the
+command's stderr otherwise, and because a shell's builtins are not the programs of the same names. No process but the shell and
+the command is started.
+"""
+
+from collections.abc import Mapping, Sequence
+from re import compile as _compile
+
+from ..errors import Refusal
+from ..ids import Token
+from ..wire.messages import TaskSpec
+
+_NAME = _compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_UMASK = _compile(r"[0-7]{1,4}\Z")
+#: Names that some shells refuse to set, or that change how a shell works; `env` hands them to the command.
+_OF_SHELLS = frozenset((
+    "BASHOPTS", "BASH_VERSINFO", "EUID", "IFS", "LINENO", "OLDPWD", "OPTIND", "POSIXLY_CORRECT", "PPID", "PWD", "RANDOM", "SECONDS",
+    "SHELLOPTS", "UID",
+))
+#: How the command of a text begins.
+_TEXT = ("/bin/bash", "-c")
+#: A block of `ulimit -c`, as POSIX has it.
+_BLOCK = 512
+#: When memory runs out, a job goes before the keeper, the agent and everything else of the machine. Its processes inherit that.
+_LIKELIER_VICTIM = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null"
+_PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+def contract(token: Token, run_dir: str, evidence: object) -> dict[str, str]:
+    """What every job finds in its environment about itself."""
+    return {
+        "JOBSCRIBE_TOKEN": str(token),
+        "JOBSCRIBE_COMPUTE_JID": token.jid,
+        "JOBSCRIBE_SERIAL": str(token.serial),
+        "JOBSCRIBE_ATTEMPT": str(token.attempt),
+        "JOBSCRIBE_TASK_ROLE": token.role,
+        "JOBSCRIBE_TASK_INDEX": str(token.index),
+        "JOBSCRIBE_RUN_DIR": run_dir,
+        "JOBSCRIBE_TERMINATION_MESSAGE": f"{evidence}/termination-message",
+        "JOBSCRIBE_REPORT": f"{evidence}/report.jsonl",
+    }
+
+
+def exports(env: Mapping[str, str]) -> str:
+    """Lines that set these variables, whose names are plain: for what many scripts share."""
+    return "".join(f"export {k}={_quoted(v)}\n" for k, v in env.items())
+
+
+def script(
+    token: Token, spec: TaskSpec, env: Mapping[str, str], evidence: object, *, umask: str = "0077", shared: str = "",
+) -> str:
+    """env: the login profile's environment; `shared` (lines that export) wins over it, `spec.env` over both, the contract over all.
+
+    evidence: absolute path (or its text) of the folder for the exit code. Raises Refusal("badRequest") for what no process can be given.
+    With the argument --shell it gives a shell in the directory and environment of the command instead of running it.
+    """
+    _check(spec, umask)
+    own = {**spec.env, **contract(token, spec.run_dir, evidence)}
+    before, plain = _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}), _plain(own)
+    odd = [f"{k}={v}" for k, v in {**env, **_PYTHON, **own}.items() if k not in plain and k not in before]
+    command, through = [*spec.wrap, *spec.command], ["/usr/bin/env", "--", *odd] if odd else []
+    if odd or command[0].startswith("-"):
+        command = ["/usr/bin/env", "--", *odd, *command]
+    run_dir, words = _quoted(spec.run_dir), _words(command)
+    shell = []
+    if spec.command[:2] == _TEXT:  # what a job file's text becomes; not every image has bash
+        shell = [f'[ -x {_TEXT[0]} ] && set -- "$1" "$2" {_TEXT[0]} || set -- "$1" "$2" /bin/sh']
+        words = _words(command[: -len(spec.command)]) + '"$3" ' + _words(spec.command[1:])
+    lines = [
+        "#!/bin/sh",
+        f"# {token}",
+        "# Run by hand, this does what the job did; its exit code is kept only when a keeper or an engine runs it.",
+        "# With the argument --shell: a shell with the environment and in the directory of the command.",
+        'case "${1-}" in --shell) set -- shell ;; *) set -- run ;; esac',
+        f"set -- \"$1\" {_quoted(f'{evidence}/exit-code')}",
+        'if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- "$1" /dev/null; fi',
+        _LIKELIER_VICTIM,
+        f"umask {umask}",
+        exports(before) + shared + exports(plain).rstrip("\n"),
+        f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
+        f'cd {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
+        f'if [ "$1" = shell ]; then exec 3>&-; exec {_words(through)}"${{SHELL:-/bin/sh}}"; fi',
+        _core_limit(spec.core_bytes),
+        *shell,
+        "# the command gets its signals; this shell has to live until it has written down the end",
+        "trap : HUP QUIT TERM USR1 USR2",
+        "# no shell tells that SIGINT ended its command: that one reached this shell as well is the only evidence",
+        "trap 'echo SIGINT >&2' INT",
+        f"( exec {words}2>&3 3>&- )",
+        "c=$?",
+        '{ echo "$c" >"$2"; } 2>/dev/null',
+        'exit "$c"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(env: Mapping[str, str]) -> dict[str, str]:
+    """What a shell can be told to export."""
+    return {k: v for k, v in env.items() if _NAME.match(k) and k not in _OF_SHELLS}
+
+
+def _core_limit(size: int) -> str:
+    """As much as was asked for; where the machine allows less, that."""
+    return f"ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c \"$(ulimit -H -c)\" 2>/dev/null"
+
+
+def _check(spec: TaskSpec, umask: str) -> None:
+    texts = [*spec.wrap, *spec.command, spec.run_dir, *spec.env, *spec.env.values()]
+    if any("\0" in t for t in texts):
+        raise Refusal("badRequest", "a NUL character cannot be part of a command, an environment or a path")
+    if not spec.command or not (*spec.wrap, *spec.command)[0]:
+        raise Refusal("badRequest", "the command is empty")
+    if not spec.run_dir.startswith("/"):
+        raise Refusal("badRequest", f"the run directory must be an absolute path, not {spec.run_dir!a}")
+    bad = next((n for n in spec.env if not n or "=" in n), None)
+    if bad is not None:
+        raise Refusal("badRequest", f"{bad!a} cannot be the name of an environment variable")
+    if not _UMASK.match(umask):
+        raise Refusal("badRequest", f"{umask!a} is no umask")
+
+
+def _words(texts: Sequence[str]) -> str:
+    return "".join(_quoted(t) + " " for t in texts)
+
+
+def _quoted(text: str) -> str:
+    """One word of a shell line, whatever is in it (but NUL)."""
+    return "'" + text.replace("'", "'\\''") + "'"

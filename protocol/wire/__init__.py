@@ -1,0 +1,1 @@
+"""Wire: one sentence to be written."""

@@ -1,0 +1,205 @@
+"""Tornado's HTTP server with `admission`: every connection has deadlines, and no body is read before its sender is authenticated.
+
+The application says `authenticated(request)` when it knows who asks. Until then no byte of a body reaches it, whatever the
+route: the request is answered, and the connection ends.
+"""
+
+import asyncio
+import http.client
+import os
+import pwd
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+import tornado.httpserver
+import tornado.httputil
+import tornado.iostream
+from tornado.http1connection import HTTP1Connection
+from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
+
+from .admission import SWEEP_SECS, Admission, Entry, Peer, is_scarce
+from .socket_owner import owner
+
+#: Who was refused goes on sending for so long, and so much of it is thrown away, until the connection ends: else the answer were lost.
+LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
+#: Headers of one request, bytes: what a stranger can make us keep. Browsers send the cookies of all servers on a machine.
+MAX_HEADERS = 64 * 1024
+_ENTRY = "jobscribe_entry"
+
+
+class Peers:
+    """Whose connection is this? trusted: unix users, addresses and networks of a site's own proxies. Raises KeyError: no such user."""
+
+    def __init__(self, trusted: Iterable[str] = ()) -> None:
+        self._own = {0, os.geteuid()}
+        self._uids: set[int] = set()
+        self._networks: list[IPv4Network | IPv6Network] = []
+        for word in trusted:
+            try:
+                self._networks.append(ip_network(word, strict=False))
+            except ValueError:
+                self._uids.add(pwd.getpwnam(word).pw_uid)
+
+    def of(self, sock: socket.socket) -> Peer:
+        try:
+            ip, port = sock.getpeername()[:2]
+            uid = owner((ip, port), sock.getsockname()[:2])
+        except (OSError, ValueError):
+            return Peer("somebody who has gone")
+        if uid is not None:
+            return Peer(f"unix user {uid}", own=uid in self._own, trusted=uid in self._uids)
+        address = ip_address(ip.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        trusted = any(mapped in network for network in self._networks)
+        if mapped.version == 6:  # one who has an address there has them all
+            return Peer(str(ip_network((int(mapped) >> 64 << 64, 64))), trusted=trusted)
+        return Peer(str(mapped), trusted=trusted)
+
+
+class Guard:
+    """One per process, for all its listeners. Needs a running loop."""
+
+    def __init__(self, admission: Admission, peers: Peers) -> None:
+        self.admission, self.peers = admission, peers
+        self._sweeping = False
+
+    def entered(self, connection: HTTP1Connection) -> Entry | None:
+        """None: it has been closed."""
+        stream = connection.stream
+        if not self._sweeping:
+            self._sweeping = True
+            self._sweep()
+        scarce = is_scarce(stream.socket.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        entry = self.admission.enter(self.peers.of(stream.socket), stream.close, stream.closed, scarce=scarce)
+        if entry is None:
+            stream.close()
+        return entry
+
+    def _again(self) -> None:
+        if len(self.admission):
+            self._sweep()
+        else:
+            self._sweeping = False
+
+    def _sweep(self) -> None:
+        self.admission.sweep(time.monotonic())
+        asyncio.get_running_loop().call_later(self._pause(), self._again)
+
+    def _pause(self) -> float:
+        limits = self.admission.limits
+        return min(SWEEP_SECS, limits.request_secs / 2, limits.body_secs / 2, limits.idle_secs / 2)
+
+
+class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
+    """Stands before an application.
+
+    unread(start line): the answer (HTTP status, body) to a request with a body of somebody who is not authenticated.
+    None: unix users are enough for the application. The owner's connections are authenticated, and it refuses the others itself.
+    """
+
+    def __init__(
+        self, guard: Guard, inner: tornado.httputil.HTTPServerConnectionDelegate,
+        unread: Callable[[RequestStartLine], tuple[int, bytes]] | None,
+    ) -> None:
+        self._guard, self._inner, self.unread = guard, inner, unread
+
+    def start_request(self, server_conn: object, request_conn: tornado.httputil.HTTPConnection) -> tornado.httputil.HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
+        entry: Entry | None = getattr(request_conn.context, _ENTRY, None)
+        if entry is None:
+            entry = self._guard.entered(request_conn)
+            setattr(request_conn.context, _ENTRY, entry)
+            if entry is not None and entry.peer.own and self.unread is None:
+                entry.authenticated()
+                entry.waiting()
+        else:
+            entry.waiting()
+        inner = self._inner.start_request(server_conn, request_conn)
+        return inner if entry is None else _Message(self, inner, request_conn, entry)
+
+
+class _Message(tornado.httputil.HTTPMessageDelegate):
+    """One request."""
+
+    def __init__(self, guarded: Guarded, inner: tornado.httputil.HTTPMessageDelegate, connection: HTTP1Connection, entry: Entry) -> None:
+        self._guarded, self._inner, self._connection, self._entry = guarded, inner, connection, entry
+
+    async def headers_received(self, start_line: Any, headers: HTTPHeaders) -> None:
+        self._entry.answering()
+        ready = self._inner.headers_received(start_line, headers)
+        if ready is not None:
+            await ready
+        if "Transfer-Encoding" not in headers and headers.get("Content-Length", "0").strip("0") == "":
+            return
+        stream: tornado.iostream.IOStream | None = self._connection.stream  # none: a websocket has it
+        if stream is None or stream.closed() or self._connection._write_finished:
+            return
+        if not self._entry.known and self._guarded.unread is not None:
+            length = headers.get("Content-Length", "")
+            coming = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
+            await self._turn_away(*self._guarded.unread(start_line), coming)
+        else:
+            self._entry.reading()
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        taken = self._inner.data_received(chunk)
+        if taken is not None:
+            return self._taken(taken)
+        self._entry.reading()
+        return None
+
+    async def _taken(self, taken: Awaitable[None]) -> None:
+        """While we do not take it, its sender need not send."""
+        self._entry.answering()
+        await taken
+        self._entry.reading()
+
+    def finish(self) -> None:
+        self._entry.answering()
+        self._inner.finish()
+
+    def on_connection_close(self) -> None:
+        self._inner.on_connection_close()
+
+    async def _turn_away(self, status: int, body: bytes, coming: int) -> None:
+        """coming: bytes that its sender is about to send."""
+        headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close",
+                               "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+        line = ResponseStartLine("HTTP/1.1", status, http.client.responses[status])
+        self._connection.write_headers(line, headers, body)
+        stream = self._connection.detach()
+        self._inner.on_connection_close()
+        await _linger(stream, min(coming, LINGER_BYTES))
+
+
+async def _linger(stream: tornado.iostream.IOStream, left: int) -> None:
+    try:
+        async with asyncio.timeout(LINGER_SECS):
+            while left > 0:
+                left -= len(await stream.read_bytes(64 * 1024, partial=True))
+    except (tornado.iostream.StreamClosedError, TimeoutError):
+        pass
+    finally:
+        stream.close()
+
+
+def authenticated(request: tornado.httputil.HTTPServerRequest) -> None:
+    """Whoever sent this request is known: a body of it may be read, and its connection is kept."""
+    known(request.connection)
+
+
+def known(connection: object) -> None:
+    entry: Entry | None = getattr(getattr(connection, "context", None), _ENTRY, None)
+    if entry is not None:
+        entry.authenticated()
+
+
+def server(guarded: Guarded, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> tornado.httpserver.HTTPServer:
+    """body: the most that one may have, bytes, unless the application sets another limit."""
+    # Tornado's own timeouts are none: those of `admission` know strangers from others
+    return tornado.httpserver.HTTPServer(guarded, ssl_options=tls, max_body_size=body, max_header_size=MAX_HEADERS)

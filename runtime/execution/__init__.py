@@ -1,0 +1,1 @@
+"""Execution: one sentence to be written."""

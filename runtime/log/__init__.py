@@ -1,0 +1,1 @@
+"""Log: one sentence to be written."""

@@ -1,0 +1,31 @@
+"""Log lines of what happens often: the first at once, the others as a sum. Needs a running loop."""
+
+import asyncio
+
+from .logger import Log
+
+#: Seconds between the first line and the sum.
+SAY_SECS = 10.0
+
+
+class Sums:
+    """For one log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._more: dict[str, int] = {}
+
+    def add(self, sentence: str) -> None:
+        if sentence in self._more:
+            self._more[sentence] += 1
+            return
+        if not self._more:
+            asyncio.get_running_loop().call_later(SAY_SECS, self._say)
+        self._more[sentence] = 0
+        self._log("{}", sentence)
+
+    def _say(self) -> None:
+        sums, self._more = self._more, {}
+        for sentence, count in sums.items():
+            if count:
+                self._log("{} (and {} more in {:g} s)", sentence, count, SAY_SECS)

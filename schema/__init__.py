@@ -1,0 +1,1 @@
+"""Schema: one sentence to be written."""

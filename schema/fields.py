@@ -1,0 +1,348 @@
+"""Plain data (what JSON and YAML can say), read key by key: typed values come out, and all that is wrong with it, with paths.
+
+Nothing here raises because of the data, whatever it is: what is wrong is noted, and a value that may stand there is returned in its
+place, so that one reading finds all of it. How the data came about, and in which file, is not known here.
+"""
+
+import difflib
+import functools
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..protocol import durations
+
+#: So many problems are told in full; who has more than these has another kind of file before him.
+MAX_PROBLEMS = 1_000
+#: Bytes of one word of a command, and of `NAME=value` in an environment: what the operating system takes.
+MAX_WORD = 128 * 1024 - 1
+_SHOWN = 60
+#: Characters of a name whose nearest is looked for, and names that are compared in one reading: each takes its time.
+_GUESSED, _GUESSES = 40, 20_000
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_LAST = re.compile(r'(?:\.?[A-Za-z_][A-Za-z0-9_-]*|\[(?:\d+|"[^"\n]*")\])\Z')
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]{0,3})")
+_MEGABYTES = {
+    "": 1.0, "k": 2**-10, "kb": 2**-10, "kib": 2**-10, "m": 1, "mb": 1, "mib": 1, "g": 2**10, "gb": 2**10, "gib": 2**10,
+    "t": 2**20, "tb": 2**20, "tib": 2**20,
+}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One thing that is wrong or doubtful. path: where (`roles.worker.minFailed`, "" for the whole); right: what would be right.
+
+    file, line: where that is in the text, as far as there is one.
+    """
+
+    path: str
+    problem: str
+    right: str
+    line: int | None = None
+    file: str | None = None
+
+    def sentence(self, kind: str = "") -> str:
+        """All of it on one line, as compilers say it. kind: such as `warning`."""
+        place = ":".join(p for p in (self.file, None if self.line is None else str(self.line)) if p is not None)
+        return ": ".join(p for p in (place, kind, self.path, f"{self.problem}; right: {self.right}") if p)
+
+
+class Unfit(Exception):
+    """A value does not have the required form; the text names that form: `must be ...`."""
+
+
+class BadDescription(Exception):
+    """What is described cannot be had: all that is wrong with it, and what is doubtful."""
+
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
+        self.problems, self.warnings = tuple(problems), tuple(warnings)
+        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+        first = self.problems[0]
+        self.sentence = f"the description does not fit: {first.path + ': ' if first.path else ''}{first.problem}{more}"
+        super().__init__(self.sentence)
+
+
+class Findings:
+    """What is wrong (nothing can be done with the data), and what is doubtful."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self._more = 0
+        self._guesses = _GUESSES
+
+    @property
+    def full(self) -> bool:
+        return len(self.problems) >= MAX_PROBLEMS
+
+    @property
+    def count(self) -> int:
+        """Of all problems, also of those that are not kept."""
+        return len(self.problems) + self._more
+
+    def wrong(self, path: str, problem: str, right: str) -> None:
+        if self.full:
+            self._more += 1
+        else:
+            self.problems.append(Problem(path=path, problem=problem, right=right))
+
+    def doubtful(self, path: str, what: str, right: str) -> None:
+        if len(self.warnings) < MAX_PROBLEMS:
+            self.warnings.append(Problem(path=path, problem=what, right=right))
+
+    def nearest(self, word: str, known: Mapping[str, Sequence[str]]) -> str | None:
+        """The name that was probably meant. known: each name, with what others call it."""
+        self._guesses -= len(known)
+        if len(word) > _GUESSED or self._guesses < 0:
+            return None
+        names = {alias.lower(): name for name, aliases in known.items() for alias in (*aliases, name)}
+        hits = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+        return names[hits[0]] if hits else None
+
+    def check(self) -> None:
+        """Raises BadDescription where anything is wrong."""
+        if self._more:
+            self.problems.append(Problem(path="", problem=f"{self._more} more problems are not shown", right="mend these first"))
+        if self.problems:
+            raise BadDescription(self.problems, self.warnings)
+
+
+class Bounds(NamedTuple):
+    """low: the least, or, with `above`, what it must be more than."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def hold(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and value <= self.high
+
+    def said(self) -> str:
+        return f"more than {self.low:g}, at most {_figure(self.high)}" if self.above else f"{self.low:g} to {_figure(self.high)}"
+
+
+@functools.cache
+def bounds(struct: type[msgspec.Struct], name: str) -> Bounds:
+    """Those of a number of this struct, as its type says them."""
+    info: Any = msgspec.inspect.type_info(struct)
+    type_: Any = next(f.type for f in info.fields if f.name == name)
+    for t in getattr(type_, "types", (type_,)):
+        if isinstance(t, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+            low, above = (t.ge, False) if t.ge is not None else (t.gt, True)
+            if low is not None and t.le is not None:
+                return Bounds(low, t.le, above)
+    raise TypeError(f"{struct.__name__}.{name} is no number between two others")
+
+
+def fits(value: str, shape: Any) -> bool:
+    """Has this text the shape (one of `ids`)?"""
+    try:
+        msgspec.convert(value, shape)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def member(path: str, key: str) -> str:
+    """The path of a key of the object at `path`."""
+    if not _PLAIN.fullmatch(key):
+        return f"{path}[{quoted(key)}]"
+    return f"{path}.{key}" if path else key
+
+
+def element(path: str, n: int) -> str:
+    """The path of an element of the list at `path`."""
+    return f"{path}[{n}]"
+
+
+def above(path: str) -> str:
+    """The path of the object or list that has this."""
+    return _LAST.sub("", path) if path else ""
+
+
+def shown(value: object) -> str:
+    """What is there, for a person: short, printable, whatever it is."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if -(2**63) <= value < 2**64 else "a number of more than 64 bits"
+        case float():
+            return repr(value)
+        case str():
+            return f"the text {quoted(value)}"
+        case dict():
+            return "an object" if value else "an empty object"
+        case list() | tuple():
+            return "a list" if value else "an empty list"
+        case _:
+            return "something that is neither text nor number, list or object"
+
+
+class Table:
+    """The keys of one object. known: those it may have, each with what others call it. `None` behind a key is as if it were not there."""
+
+    def __init__(self, data: object, path: str, found: Findings, known: Mapping[str, Sequence[str]], what: str) -> None:
+        self.where, self.found = path, found
+        self._data: dict[Any, Any] = data if isinstance(data, dict) else {}
+        if not isinstance(data, dict):
+            found.wrong(path, f"it is {shown(data)}", f"{what}: an object, with keys such as {next(iter(known))}")
+        for key in self._data:
+            if not isinstance(key, str):
+                found.wrong(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
+            elif key not in known:
+                near = found.nearest(key, known)
+                found.wrong(member(path, key), "there is no such key", f"`{near}`" if near else f"{what} has {_listed(known)}")
+
+    def raw(self, key: str) -> object:
+        return self._data.get(key)
+
+    def has(self, key: str) -> bool:
+        return self._data.get(key) is not None
+
+    def null(self, key: str) -> bool:
+        """Is it there, and says nothing?"""
+        return key in self._data and self._data[key] is None
+
+    def path(self, key: str) -> str:
+        return member(self.where, key)
+
+    def wrong(self, key: str, right: str, problem: str = "") -> None:
+        self.found.wrong(self.path(key), problem or f"it is {shown(self.raw(key))}", right)
+
+    def whole(self, key: str, limits: Bounds, default: int) -> int:
+        """A whole number."""
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, int) and not isinstance(value, bool) and limits.hold(value):
+            return value
+        self.wrong(key, f"a whole number, {limits.said()}" + (", without quotes" if isinstance(value, str) else ""))
+        return default
+
+    def secs(self, key: str, limits: Bounds, default: float | None) -> float | None:
+        """A time: seconds, or a text that `durations` reads."""
+        return self._amount(key, limits, durations.seconds, durations.FORM, default)
+
+    def megabytes(self, key: str, limits: Bounds, default: int) -> int:
+        """Whole MB (2**20 bytes), rounded up: a number of them, or a text such as 2GB."""
+        amount = self._amount(key, limits, _megabytes, "MB as a number, or a text such as '512MB' or '2GB'", default, whole=True)
+        return default if amount is None else int(amount)
+
+    def text(self, key: str, shape: Any, right: str) -> str | None:
+        value = self.raw(key)
+        if value is None or (isinstance(value, str) and fits(value, shape)):
+            return value
+        self.wrong(key, right + (f"; put it in quotes: '{value}'" if _is_whole(value) else ""))
+        return None
+
+    def choice(self, key: str, options: Sequence[str], default: str) -> str:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, str) and value in options:
+            return value
+        self.wrong(key, "one of " + ", ".join(options))
+        return default
+
+    def table(self, key: str, known: Mapping[str, Sequence[str]], what: str) -> "Table":
+        """The object behind this key; an empty one where there is none."""
+        return Table({} if self.raw(key) is None else self.raw(key), self.path(key), self.found, known, what)
+
+    def entries(self, key: str, what: str) -> list[tuple[str, object, str]]:
+        """(name, value, path) of an object with keys of any name, in order."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if not isinstance(value, dict):
+            self.wrong(key, what)
+            return []
+        path = self.path(key)
+        for name in value:
+            if not isinstance(name, str):
+                self.found.wrong(path, f"a key is {shown(name)}", "keys are texts; put it in quotes")
+        return [(name, v, member(path, name)) for name, v in value.items() if isinstance(name, str)]
+
+    def elements(self, key: str, what: str) -> list[tuple[object, str]]:
+        """(value, path) of a list."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if not isinstance(value, list | tuple):
+            self.wrong(key, what)
+            return []
+        return [(v, element(self.path(key), n)) for n, v in enumerate(value)]
+
+    def _amount(
+        self, key: str, limits: Bounds, read: Callable[[str], float | None], right: str, default: float | None, *, whole: bool = False
+    ) -> float | None:
+        value = self.raw(key)
+        if value is None:
+            return default
+        amount = math.nan
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            amount = float(value) if abs(value) < 2**64 else math.inf
+        elif isinstance(value, str) and (found := read(value)) is not None:
+            amount = found
+        if whole and math.isfinite(amount):
+            amount = math.ceil(amount)
+        if limits.hold(amount):
+            return amount
+        self.wrong(key, f"{right}, {limits.said()}")
+        return default
+
+
+def _megabytes(text: str) -> float | None:
+    match = _AMOUNT.fullmatch(text)
+    unit = _MEGABYTES.get(match[2].lower()) if match else None
+    return None if match is None or unit is None else float(match[1]) * unit
+
+
+def word(found: Findings, path: str, value: object) -> str:
+    """A word of a command or the value of a variable: text, or a whole number, which can be written in one way only."""
+    if _is_whole(value):
+        return str(value)
+    if not isinstance(value, str):
+        how = f"; put it in quotes: '{shown(value)}'" if isinstance(value, bool | float) else ""
+        found.wrong(path, f"it is {shown(value)}", f"a text{how}")
+        return ""
+    if "\0" in value:
+        found.wrong(path, "it has a NUL", "a text without NUL: no program can be given one")
+    elif not value.isascii() and not _is_unicode(value):
+        found.wrong(path, "it has half of a character (a lone surrogate)", "a text that can be written as UTF-8")
+    elif len(value) > MAX_WORD or len(value.encode()) > MAX_WORD:
+        found.wrong(path, f"it has {len(value)} characters", f"at most {MAX_WORD} bytes; put more than that into a file")
+    else:
+        return value
+    return ""
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def quoted(text: str) -> str:
+    """In double quotes, ASCII, shortened."""
+    inner = ascii(text[:_SHOWN])[1:-1].replace("\\'", "'").replace('"', "'")
+    return f'"{inner}..."' if len(text) > _SHOWN else f'"{inner}"'
+
+
+def _listed(known: Mapping[str, Sequence[str]]) -> str:
+    names = list(known)
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"

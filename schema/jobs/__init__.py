@@ -1,0 +1,1 @@
+"""Jobs: one sentence to be written."""

@@ -1,0 +1,99 @@
+"""The part of a job description that says what is asked of a cluster: partition, account, sizes, modules, set-up, further options."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from ...protocol.clusters.batch import ClusterName, Directive, Expression, Module, SlurmName, Wishes
+from .batch_rules import DIRECTIVE_FORM, SETUP_FORM, contradictions, directive_problem, setup_problem
+from ..fields import Bounds, Findings, Table, bounds, fits, shown
+
+#: Keys of it, each with what others call it.
+BATCH: dict[str, Sequence[str]] = {
+    "cluster": ("clusters", "host"), "partition": ("queue",), "account": ("project", "charge"), "qos": ("qualityOfService",),
+    "constraint": ("features",), "licenses": ("licences",), "nodes": ("nodeCount", "sbatchNodes"),
+    "tasks": ("ntasks", "ranks", "processes"),
+    "tasksPerNode": ("ntasksPerNode", "ppn"), "cores": ("cpusPerTask", "cpus", "sbatchCores"), "memory": ("mem", "memoryMb"),
+    "gpus": ("gpu", "gpusPerNode"), "modules": ("module",), "setup": ("prolog", "init"), "directives": ("options", "extra"),
+    "signalSecs": ("signal",),
+}
+_NAMES: Mapping[str, tuple[Any, str]] = {
+    "cluster": (ClusterName, "the name of a cluster: letters, digits and -"),
+    "partition": (SlurmName, "the name of a partition, without blanks"), "account": (SlurmName, "the name of an account, without blanks"),
+    "qos": (SlurmName, "the name of a QOS, without blanks"),
+    "constraint": (Expression, "features as sbatch takes them, without blanks, such as 'cpu&amd'"),
+    "licenses": (Expression, "licences as sbatch takes them, such as matlab:2"),
+}
+_NUMBERS = {
+    "nodes": "nodes", "tasks": "tasks", "tasksPerNode": "tasks_per_node", "cores": "cores", "gpus": "gpus", "signalSecs": "signal_secs",
+}
+
+
+def batch(holder: Table) -> Wishes | msgspec.UnsetType:
+    """What stands behind `batch`; nothing where there is none."""
+    if not holder.has("batch"):
+        return msgspec.UNSET
+    t = holder.table("batch", BATCH, "what is asked of a cluster")
+    values: dict[str, Any] = {key: t.text(key, *shape) for key, shape in _NAMES.items()}
+    values |= {field: t.whole(key, bounds(Wishes, field), 0) if t.has(key) else None for key, field in _NUMBERS.items()}
+    values["memory_mb"] = t.megabytes("memory", _memory(), 1) if t.has("memory") else None
+    before = t.found.count
+    wishes = Wishes(**values, modules=_words(t, "modules", Module, "the name of a module, such as gcc/12.2"), setup=_setup(t),
+                    directives=_directives(t))
+    if t.found.count == before:
+        for sentence in contradictions(wishes):
+            t.found.wrong(t.where, sentence, "sizes that fit together")
+    return wishes
+
+
+def _memory() -> Bounds:
+    return bounds(Wishes, "memory_mb")
+
+
+def _words(t: Table, key: str, shape: Any, right: str) -> tuple[str, ...]:
+    elements = t.elements(key, f"a list of texts, each {right}")
+    most = _most(key)
+    if len(elements) > most:
+        t.wrong(key, f"at most {most}", f"there are {len(elements)}")
+    out = []
+    for value, path in elements[:most]:
+        if isinstance(value, str) and fits(value, shape):
+            out.append(value)
+        else:
+            t.found.wrong(path, f"it is {shown(value)}", right)
+    return tuple(out)
+
+
+def _most(key: str) -> int:
+    """How many of them there may be, as the type says it."""
+    hint = next(f.type for f in msgspec.structs.fields(Wishes) if f.name == key)
+    return next(int(m.max_length) for m in get_args(hint)[1:] if m.max_length is not None)
+
+
+def _directives(t: Table) -> tuple[str, ...]:
+    out = _words(t, "directives", Directive, DIRECTIVE_FORM)
+    for directive in out:
+        if problem := directive_problem(directive):
+            t.wrong("directives", DIRECTIVE_FORM, problem)
+    return out
+
+
+def _setup(t: Table) -> str:
+    value = t.raw("setup")
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > 8192:
+        t.wrong("setup", SETUP_FORM, f"it has {len(value)} characters" if isinstance(value, str) else "")
+        return ""
+    if problem := setup_problem(value):
+        t.wrong("setup", SETUP_FORM, problem)
+        return ""
+    return value
+
+
+def lone(said: Mapping[str, object]) -> tuple[Wishes, Findings]:
+    """The same without a job around it: what options of a command line say, by the keys above."""
+    found = Findings()
+    made = batch(Table({"batch": dict(said)}, "", found, {"batch": ()}, ""))
+    return made if isinstance(made, Wishes) else Wishes(), found

@@ -1,0 +1,96 @@
+"""What a role asks of its container, an image and volumes, and what cannot be right about that whatever the hosts have. Pure.
+
+Both are texts of users. Nothing is asked here of a host or registry, and no path is looked at: where a symbolic link leads is found
+out at the start, by whoever makes the container.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+from ..fields import quoted
+
+#: What an image is called, for a person.
+IMAGE_FORM = "[registry[:port]/]name[:tag][@sha256:...], such as python:3.11 or registry.example.org:5000/team/solver:2"
+VOLUME_FORM = "the name of a volume of the pool, or the whole path of a folder in your own directory"
+MAX_VOLUMES = 100
+_MAX_NAME, _MAX_PATH = 255, 4_095
+_REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::[0-9]{1,5})?")
+_PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def image_problem(image: str) -> str | None:
+    """Why no registry and no host can have an image of this name; None: one may."""
+    if not image:
+        return "it is empty"
+    if bad := next((c for c in image if not c.isascii() or not c.isprintable() or c == " "), None):
+        return f"it has {quoted(bad)} in it"
+    rest, at, digest = image.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        return f"behind @ there is {quoted(digest)}, and no digest: sha256: and 64 digits of 0-9a-f"
+    # a colon behind the last slash begins the tag, one before it a port
+    name, colon, tag = rest.rpartition(":") if ":" in rest.rpartition("/")[2] else (rest, "", "")
+    if colon and not _TAG.fullmatch(tag):
+        return f"{quoted(tag)} is no tag: letters, digits and . _ -, not . or - first, at most 128"
+    return _name_problem(name)
+
+
+def _name_problem(name: str) -> str | None:
+    first, slash, others = name.partition("/")
+    registry = slash and (first == "localhost" or any(c in ".:" or c.isupper() for c in first))
+    if registry and not _REGISTRY.fullmatch(first):
+        return f"{quoted(first)} is no registry: a host, and perhaps :port"
+    if len(name) > _MAX_NAME:
+        return f"its name has {len(name)} characters; the limit is {_MAX_NAME}"
+    for part in (others if registry else name).split("/"):
+        if part != part.lower():
+            return f"{quoted(part)} has capital letters, which names of images cannot have"
+        if not _PART.fullmatch(part):
+            right = "small letters and digits, with . _ or - between them"
+            return f"{quoted(part)} is no part of a name: {right}" if part else "a part of its name is empty"
+    return None
+
+
+def volume_problem(volume: str) -> str | None:
+    """Why this can be neither the name of a volume nor a path that may be mounted; None: it may be."""
+    if "\0" in volume:
+        return "it has a NUL"
+    if not volume.startswith("/"):
+        if "/" in volume or volume in ("", ".", ".."):
+            return "it is a relative path" if volume else "it is empty"
+        return None if _VOLUME.fullmatch(volume) else "it is no name of a volume: letters, digits and . _ -, at most 63"
+    if len(volume.encode("utf-8", "replace")) > _MAX_PATH:
+        return f"it has more than {_MAX_PATH} bytes"
+    if ".." in volume.split("/"):
+        return "it has `..` in it"
+    if not volume.isprintable() or ":" in volume:
+        return "it has a colon, or a character that cannot be seen, in it"
+    return None
+
+
+def twice(volumes: Sequence[str]) -> str | None:
+    """The first that is there twice, if any is: a path is the same with slashes more or less."""
+    seen: set[str] = set()
+    for volume in volumes:
+        if (plain := plain_path(volume)) in seen:
+            return volume
+        seen.add(plain)
+    return None
+
+
+def plain_path(volume: str) -> str:
+    """Without slashes and dots that say nothing. A name is left as it is."""
+    return "/" + "/".join(p for p in volume.split("/") if p not in ("", ".")) if volume.startswith("/") else volume
+
+
+def refusal(volume: str, names: Collection[str], user_dir: str) -> str | None:
+    """Why a run of the user with this directory cannot have this volume, of a pool with volumes of these names; None: it can."""
+    there = f"there are: {', '.join(sorted(names))}" if names else "this site has none"
+    if not volume.startswith("/"):
+        return None if volume in names else f"there is no volume of this name; {there}"
+    path, own = plain_path(volume), plain_path(user_dir)
+    if own not in ("", "/") and (path == own or path.startswith(f"{own}/")):
+        return None
+    return f"it is not in your own directory, {user_dir}; other folders can be had as volumes, by name; {there}"

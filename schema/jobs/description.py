@@ -1,0 +1,314 @@
+"""What a user says about jobs: one, or several that wait for each other. Checked as a whole, then made into the runs that are submitted.
+
+Formats of others are translated into this one. `described` reads it (docs/jobs.md has every key), and `runs` gives the `RunSpec`s in an
+order in which each comes after those it waits for. All that is wrong is told at once, as BadDescription.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from ...protocol.api.job_arrays import VARIABLES, Indices, expand, parse_indices
+from ...protocol.clusters.batch import Wishes
+from .batch_fields import batch
+from .role_fields import command, environment, image, roles
+from ...protocol.errors import Refusal
+from ..fields import Findings, Problem, Table, bounds, element, fits, member, quoted, shown, word
+from ...protocol.ids import ComputeJid, Driver, compute_jid, split_jid
+from ...protocol.api.requests import MAX_BULK, RunSpec
+from ...protocol.jobs.roles import After, Retry, TaskRole
+from ...protocol.jobs.status import Kind
+from ...protocol.launch.task_environment import GIVEN
+
+On = Literal["ok", "any", "failed"]
+JobName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z")]
+
+MAX_JOBS, MAX_AFTER = 1_000, 1_000
+#: Bytes of all runs together, as they are stored: a short text can stand for many of them.
+MAX_BYTES = 16 * 2**20
+#: Variables that a job's own keys set.
+DIRECTORIES = {"dataDir": "PAI_DATA_DIR", "outputDir": "PAI_OUTPUT_DIR", "codeDir": "PAI_CODE_DIR", "virtualCluster": "PAI_JOB_VC_NAME"}
+#: Keys of a job, each with what others call it.
+JOB: dict[str, Sequence[str]] = {
+    "name": ("jobName", "simName"), "kind": ("jobRunMode",), "driver": (), "image": ("dockerImage",), "command": ("cmd",),
+    "roles": ("taskRoles",),
+    "env": ("environment", "jobEnvs"), "retry": ("retryCount", "jobRetryCount", "retries"), "debug": ("isDebug", "debugSecs"),
+    "timeLimit": ("timeLimitSecs", "time"), "queueLimit": ("queueLimitSecs",), "grace": ("graceSecs",),
+    "after": ("dependsOn", "dependencies", "needs"), "array": ("indices",), "dataDir": (), "outputDir": (), "codeDir": (),
+    "virtualCluster": ("partition", "queue"), "batch": ("sbatch", "slurm"),
+}
+_JOBS: dict[str, Sequence[str]] = {"jobs": ()}
+_RETRY: dict[str, Sequence[str]] = {"count": ("retryCount",), "platform": ("maxPlatformRetries",), "conflictSecs": ()}
+_AFTER: dict[str, Sequence[str]] = {"job": ("name",), "on": ("when",)}
+_NAMED_AT_MOST = 8
+#: The driver that has clusters.
+SBATCH = "sbatch"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """For the end of a job of this description, by its name, or of any other, by its computeJid."""
+
+    job: str
+    on: On = "ok"
+
+
+class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. Either `command` or `roles`. path: where it stands in what was read.
+
+    env: with what dataDir, outputDir, codeDir and virtualCluster set. indices: it is an array, one run for each.
+    """
+
+    name: str
+    path: str = ""
+    kind: Kind = "sequential"
+    driver: str = ""
+    command: tuple[str, ...] = ()
+    roles: tuple[TaskRole, ...] = ()
+    env: dict[str, str] = {}
+    retry: Retry = Retry()
+    debug_secs: float | None = None
+    time_limit_secs: float | None = None
+    queue_limit_secs: float | None = None
+    grace_secs: float = 3.0
+    after: tuple[Wait, ...] = ()
+    indices: Indices | None = None
+    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
+
+
+class Description(msgspec.Struct, frozen=True):
+    """jobs: each after those of them that it waits for. warnings: what is allowed and probably not meant."""
+
+    jobs: tuple[JobDescription, ...]
+    warnings: tuple[Problem, ...] = ()
+
+
+class JobRuns(msgspec.Struct, frozen=True):
+    """The runs of one job: one, or those of an array in the order of its indices."""
+
+    job: JobDescription
+    specs: tuple[RunSpec, ...]
+
+    def jids(self) -> tuple[str, ...]:
+        return tuple(compute_jid(s.uid, s.simulation_id, s.compute_model) for s in self.specs)
+
+
+def described(data: object) -> Description:
+    """The jobs that plain data (from JSON or YAML) describe. Raises BadDescription, and nothing else, whatever the data are."""
+    found = Findings()
+    jobs = _several(data, found) if isinstance(data, dict) and "jobs" in data else [_job(data, "", found)]
+    _check_waits(jobs, found)
+    ordered = _ordered(jobs, found)
+    found.check()
+    return Description(tuple(ordered), tuple(found.warnings))
+
+
+def runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[JobRuns, ...]:
+    """The runs of all jobs, in dependency order. fresh: a simulation id that nobody has, for each job. Raises BadDescription."""
+    found = Findings()
+    out: dict[str, JobRuns] = {}
+    size = count = 0
+    for job in description.jobs:
+        after = _after(job, out, uid, found)
+        spec = _spec(job, uid, fresh(), after)
+        each = len(job.indices.numbers) if job.indices else 1
+        size, count = size + each * len(msgspec.json.encode(spec)), count + each
+        if size > MAX_BYTES or count > MAX_BULK:
+            what = f"{count} runs of {size} bytes together" if job.indices else f"up to it there are {count} runs of {size} bytes"
+            found.wrong(member(job.path, "array") if job.indices else job.path, what, f"at most {MAX_BULK} runs and {MAX_BYTES} bytes")
+            break
+        try:
+            msgspec.convert(msgspec.to_builtins(spec), RunSpec)
+            out[job.name] = JobRuns(job, expand(spec, job.indices) if job.indices else (spec,))
+        except (msgspec.ValidationError, Refusal) as e:
+            found.wrong(job.path, e.sentence if isinstance(e, Refusal) else str(e), "see docs/jobs.md")
+            out[job.name] = JobRuns(job, ())
+    found.check()
+    return tuple(out.values())
+
+
+def _several(data: Mapping[Any, Any], found: Findings) -> list[JobDescription]:
+    table = Table(data, "", found, _JOBS, "a description of several jobs")
+    elements = table.elements("jobs", "a list of jobs")
+    if not 1 <= len(elements) <= MAX_JOBS and isinstance(data["jobs"], list | tuple | None):
+        table.wrong("jobs", f"1 to {MAX_JOBS} jobs", f"there are {len(elements)}")
+    jobs = [_job(value, path, found) for value, path in elements[:MAX_JOBS]]
+    first: dict[str, str] = {}
+    for job in jobs:
+        if job.name and first.setdefault(job.name, job.path) != job.path:
+            found.wrong(member(job.path, "name"), f"{first[job.name]} has this name, too", "a name of its own")
+    return jobs
+
+
+def _job(data: object, path: str, found: Findings) -> JobDescription:
+    t = Table(data, path, found, JOB, "a job")
+    if not isinstance(data, dict):
+        return JobDescription(name="", path=path)
+    name = t.text("name", JobName, "letters, digits and . _ -, at most 255")
+    if not t.has("name"):
+        t.wrong("name", "letters, digits and . _ -, at most 255", "there is none")
+    has_roles = t.has("roles")
+    if has_roles and t.has("command"):
+        t.wrong("command", "`command` inside of each role", "there are roles, which have commands of their own")
+    elif not has_roles and not t.has("command"):
+        found.wrong(path, "it says not what to run", "`command`, or `roles`")
+    of_all = image(t)
+    if t.has("image") and not has_roles:
+        t.wrong("image", "`roles`, whose tasks have containers of their own", "a job without roles runs in the image of its pool")
+    driver = t.text("driver", Driver, "a small letter, then small letters or digits, at most 16; the usual one is local")
+    indices = _indices(t)
+    job = JobDescription(
+        name=name or "", path=path, kind=_kind(t, has_roles), driver=driver or (SBATCH if t.has("batch") else ""),
+        command=command(t) if t.has("command") and not has_roles else (), roles=roles(t, of_all) if has_roles else (),
+        env=_environment(t, indices is not None, GIVEN if has_roles else None), retry=_retry(t),
+        debug_secs=_secs(t, "debug", "debug_secs"), time_limit_secs=_secs(t, "timeLimit", "time_limit_secs"),
+        queue_limit_secs=_secs(t, "queueLimit", "queue_limit_secs"), grace_secs=t.secs("grace", bounds(RunSpec, "grace_secs"), 3.0) or 0.0,
+        after=_waits(t), indices=indices, batch=batch(t),
+    )
+    if t.has("batch") and driver not in (None, SBATCH):
+        t.wrong("driver", f"{SBATCH}, which `batch` is for")
+    if job.retry.count == -1 and job.time_limit_secs is None:
+        found.doubtful(member(t.path("retry"), "count"), "what always fails is tried again without end", "a number, or a `timeLimit`")
+    return job
+
+
+def _environment(t: Table, array: bool, pai: Collection[str] | None) -> dict[str, str]:
+    """The variables of `env`, and those that other keys of the job set."""
+    own = {variable: key for key, variable in DIRECTORIES.items() if t.has(key)}
+    env = environment(t, own | (dict.fromkeys(VARIABLES, "array") if array else {}), pai)
+    return env | {variable: word(t.found, t.path(key), t.raw(key)) for variable, key in own.items()}
+
+
+def _secs(t: Table, key: str, field: str) -> float | None:
+    return t.secs(key, bounds(RunSpec, field), None)
+
+
+def _kind(t: Table, has_roles: bool) -> Kind:
+    kind: Any = t.choice("kind", get_args(Kind), "parallel" if has_roles else "sequential")
+    return kind  # type: ignore[no-any-return]
+
+
+def _retry(t: Table) -> Retry:
+    table = t.table("retry", _RETRY, "an object with count, platform and conflictSecs")
+    return Retry(
+        count=table.whole("count", bounds(Retry, "count"), 0), platform=table.whole("platform", bounds(Retry, "platform"), 3),
+        conflict_secs=table.secs("conflictSecs", bounds(Retry, "conflict_secs"), 600.0) or 600.0,
+    )
+
+
+def _indices(t: Table) -> Indices | None:
+    value = t.raw("array")
+    right = "indices as a text, such as '0-9,20,30-40:2%5' (%5: five at once)"
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        t.wrong("array", right)
+        return None
+    try:
+        return parse_indices(value)
+    except Refusal as e:
+        t.wrong("array", right, e.sentence)
+        return None
+
+
+def _waits(t: Table) -> tuple[Wait, ...]:
+    elements = t.elements("after", "a list of names, or of objects with job and on")
+    if len(elements) > MAX_AFTER:
+        t.wrong("after", f"at most {MAX_AFTER}", f"it waits for {len(elements)} jobs")
+    out: list[Wait] = []
+    for value, path in elements[:MAX_AFTER]:
+        if isinstance(value, str):
+            out.append(Wait(value))
+            continue
+        one = Table(value, path, t.found, _AFTER, "what it waits for")
+        on: Any = one.choice("on", get_args(On), "ok")
+        if isinstance(one.raw("job"), str):
+            out.append(Wait(str(one.raw("job")), on))
+        else:
+            out.append(Wait(""))
+            if isinstance(value, dict):
+                one.wrong("job", "the name of a job here, or a computeJid", f"it is {shown(one.raw('job'))}")
+    return tuple(out)
+
+
+def _check_waits(jobs: Sequence[JobDescription], found: Findings) -> None:
+    """Is there what they wait for?"""
+    names: dict[str, Sequence[str]] = {job.name: () for job in jobs if job.name}
+    for job in jobs:
+        seen: set[str] = set()
+        for n, wait in enumerate(job.after):
+            path = element(member(job.path, "after"), n)
+            if wait.job in seen:
+                found.wrong(path, f"it waits for {quoted(wait.job)} twice", "each job once")
+            elif wait.job and wait.job not in names and not fits(wait.job, ComputeJid):
+                near = found.nearest(wait.job, names)
+                right = f"`{near}`" if near else "the name of a job of this description, or a computeJid"
+                found.wrong(path, f"there is no job {quoted(wait.job)}", right)
+            seen.add(wait.job)
+        seen.discard("")
+
+
+def _ordered(jobs: Sequence[JobDescription], found: Findings) -> list[JobDescription]:
+    """Each after those it waits for, else as they came. Each circle is told, and opened to find the next."""
+    by_name = {job.name: job for job in reversed(jobs)}
+    by_name = {job.name: by_name[job.name] for job in jobs}
+    left = {job.name: {w.job: None for w in job.after if w.job in by_name} for job in by_name.values()}
+    waiting: dict[str, list[str]] = {}
+    for name, before in left.items():
+        for other in before:
+            waiting.setdefault(other, []).append(name)
+    ready = deque(name for name, before in left.items() if not before)
+    done: dict[str, None] = {}
+    while len(done) < len(by_name):
+        while ready:
+            name = ready.popleft()
+            if name in done:
+                continue
+            done[name] = None
+            for other in waiting.get(name, ()):
+                left[other].pop(name, None)
+                if not left[other]:
+                    ready.append(other)
+        if len(done) < len(by_name):
+            ready.extend(_circle(next(n for n in by_name if n not in done), by_name, left, found))
+    return [by_name[name] for name in done]
+
+
+def _circle(start: str, jobs: Mapping[str, JobDescription], left: Mapping[str, dict[str, None]], found: Findings) -> list[str]:
+    """A circle that this job is in, or waits for; it is told."""
+    way: dict[str, None] = {}
+    name = start
+    while name not in way:
+        way[name] = None
+        name = next(iter(left[name]))
+    names = list(way)
+    circle = names[names.index(name) :]
+    told = [*circle, name] if len(circle) <= _NAMED_AT_MOST else [*circle[:_NAMED_AT_MOST], "...", name]
+    found.wrong(member(jobs[name].path, "after"), f"jobs wait for each other: {' -> '.join(told)}", "jobs that wait one way only")
+    return circle
+
+
+def _after(job: JobDescription, out: Mapping[str, JobRuns], uid: str, found: Findings) -> tuple[After, ...]:
+    """By computeJid. A job that is an array is waited for in all its runs."""
+    after: list[After] = []
+    for n, wait in enumerate(job.after):
+        path = element(member(job.path, "after"), n)
+        if wait.job in out:
+            after += [After(compute_jid=jid, on=wait.on) for jid in out[wait.job].jids()]
+        elif split_jid(wait.job)[0] == uid:
+            after.append(After(compute_jid=wait.job, on=wait.on))
+        else:
+            found.wrong(path, "it is a job of another user", "a job of the same user")
+    if len(after) > MAX_AFTER:
+        found.wrong(member(job.path, "after"), f"these are {len(after)} runs together", f"at most {MAX_AFTER}")
+        return ()
+    return tuple(after)
+
+
+def _spec(job: JobDescription, uid: str, sid: str, after: tuple[After, ...]) -> RunSpec:
+    return RunSpec(
+        uid=uid, simulation_id=sid, job_run_mode=job.kind, driver=job.driver, command=job.command, roles=job.roles, env=job.env,
+        retry=job.retry, debug_secs=job.debug_secs, time_limit_secs=job.time_limit_secs, queue_limit_secs=job.queue_limit_secs,
+        grace_secs=job.grace_secs, after=after, sim_name=job.name, batch=job.batch,
+    )

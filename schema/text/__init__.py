@@ -1,0 +1,1 @@
+"""Text: one sentence to be written."""

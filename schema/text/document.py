@@ -1,0 +1,125 @@
+"""Plain data that grow value by value out of a text, whatever its notation: bounded, each key once, the line of each path known."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..fields import MAX_PROBLEMS, BadDescription, Problem, above, element, member, quoted
+
+#: Deeper is no key of a job, and more values are in no file that a person wrote.
+MAX_DEPTH, MAX_VALUES = 16, 50_000
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_DIGITS = 20
+
+
+class Tree:
+    """name: of the text, for problems. `begin`, `key`, `value` and `end` come in its order. `wrong` goes on, `stop` does not."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.data: Any = None
+        self.lines: dict[str, int] = {}
+        self.problems: list[Problem] = []
+        self._values = 0
+        #: the containers that are open, each with its path
+        self._open: list[tuple[dict[str, Any] | list[Any], str]] = []
+        #: of the innermost object: the key whose value comes next, and whether it is there already
+        self._key: str | None = None
+        self._again = False
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    @property
+    def in_object(self) -> bool:
+        return bool(self._open) and isinstance(self._open[-1][0], dict)
+
+    @property
+    def wants_key(self) -> bool:
+        return self.in_object and self._key is None
+
+    def begin(self, container: dict[str, Any] | list[Any], line: int) -> None:
+        """An object or a list, empty; what comes until `end` is in it."""
+        path = self._put(container, line)
+        if len(self._open) == MAX_DEPTH:
+            self.stop(line, f"it is nested deeper than {MAX_DEPTH} levels", "less depth: a job needs seven levels")
+        self._open.append((container, path))
+
+    def key(self, key: str, line: int) -> None:
+        container, path = self._open[-1]
+        here = member(path, key)
+        self._key, self._again = key, key in container
+        if self._again:
+            self.wrong(line, f"{quoted(key)} is there twice, first in line {self.lines.get(here)}", "each key once", here)
+        self.lines.setdefault(here, line)
+
+    def value(self, value: str | int | float | bool | None, line: int) -> None:
+        self._put(value, line)
+
+    def end(self) -> None:
+        self._open.pop()
+
+    def number(self, text: str, line: int) -> int | float | None:
+        """What JSON reads this text as, if it is a number there."""
+        match = _NUMBER.fullmatch(text)
+        if match is None:
+            return None
+        if match[1] is None and match[2] is None:
+            return int(text) if len(text) <= _DIGITS else self._too_large(line)
+        value = float(text)
+        return value if math.isfinite(value) else self._too_large(line)
+
+    def wrong(self, line: int, problem: str, right: str, path: str = "") -> None:
+        self.problems.append(Problem(path=path, problem=problem, right=right, line=line, file=self.name))
+        if len(self.problems) >= MAX_PROBLEMS:
+            self.stop(line, "there are too many problems to go on", "mend these first")
+
+    def stop(self, line: int | None, problem: str, right: str) -> None:
+        """What follows cannot be read. Raises BadDescription."""
+        self.problems.append(Problem(path="", problem=problem, right=right, line=line, file=self.name))
+        self.check()
+
+    def check(self) -> None:
+        """Raises BadDescription where anything was wrong."""
+        if self.problems:
+            raise BadDescription(self.problems)
+
+    def located(self, problems: Sequence[Problem]) -> list[Problem]:
+        """The same with file and line, in the order of the text; what is missing is told where it should be."""
+        placed = [msgspec.structs.replace(p, file=self.name, line=self._line(p.path)) for p in problems]
+        return sorted(placed, key=lambda p: p.line or 0)
+
+    def _line(self, path: str) -> int | None:
+        while path not in self.lines and path:
+            path = above(path)
+        return self.lines.get(path)
+
+    def _put(self, value: Any, line: int) -> str:
+        """Where it was put."""
+        self._values += 1
+        if self._values > MAX_VALUES:
+            self.stop(line, f"there are more than {MAX_VALUES} values", "several files")
+        if not self._open:
+            self.data = value
+            self.lines[""] = line
+            return ""
+        container, path = self._open[-1]
+        if isinstance(container, list):
+            here = element(path, len(container))
+            self.lines.setdefault(here, line)
+            container.append(value)
+            return here
+        assert self._key is not None
+        here = member(path, self._key)
+        if not self._again:
+            container[self._key] = value
+        self._key = None
+        return here
+
+    def _too_large(self, line: int) -> int:
+        self.wrong(line, "it is a number of more than 64 bits", "a smaller number, or a text in quotes")
+        return 0

@@ -1,0 +1,185 @@
+"""A YAML file that is taken apart field by field: what its structs say, or everything that is wrong with it at once, each with its line.
+
+What a pool or a cluster is stands elsewhere; here is only how its fields are read, and how a person is told of those that do not fit.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...protocol.errors import Refusal
+from ..fields import Unfit
+from .yaml_subset import MAX_BYTES, Lines, Unreadable, parsed
+
+MAX_PROBLEMS = 50
+
+
+class Part(NamedTuple):
+    """One mapping of the file, as far as its fields have their form. where: its path for a person, "" for the whole."""
+
+    where: str
+    values: dict[str, Any]
+    given: Lines
+
+    def line(self, name: str = "") -> int:
+        return self.given.lines.get(name, self.given.line)
+
+
+#: (part, field as in the file, what is wrong with it and what to do, code)
+Wrong = Callable[[Part, str, str, str], None]
+
+
+class Notes:
+    """What is wrong with the file of this path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._noted: list[tuple[int, Refusal]] = []
+
+    def wrong(self, part: Part, name: str, what: str, code: str = "badConfig") -> None:
+        field = ".".join(p for p in (part.where, name) if p)
+        line = part.line(name)
+        self._noted.append((line, Refusal(code, f"{self._path}:{line}: {field + ': ' if field else ''}{what}")))
+
+    def found(self) -> list[Refusal]:
+        """All of it, in the order of the file."""
+        return [problem for _, problem in sorted(self._noted, key=lambda each: each[0])]
+
+
+def opened(path: str, setting: str, needs: str) -> Lines:
+    """What is in it. setting: that names the file; needs: what a mapping must have. Raises Refusal."""
+    try:
+        with open(path, "rb") as f:
+            content = f.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise Unreadable(f"it has more than {MAX_BYTES} bytes")
+        data = parsed(content.decode("utf-8"))
+    except OSError as e:
+        raise Refusal("badConfig", f"{setting}: {path} cannot be read: {e.strerror or 'it cannot be opened'}") from None
+    except UnicodeDecodeError:
+        raise Refusal("badConfig", f"{setting}: {path} is not text in UTF-8") from None
+    except Unreadable as e:
+        raise Refusal("badConfig", f"{setting}: {path} cannot be read: {e}") from None
+    if not isinstance(data, Lines):
+        raise Refusal("badConfig", f"{setting}: {path} must be a mapping with {needs}")
+    return data
+
+
+def together(what: str, found: Sequence[Refusal]) -> Refusal:
+    """All of it as one. what: such as `the pool PATH`."""
+    if len(found) == 1:
+        return found[0]
+    told = "; ".join(problem.sentence for problem in found[:MAX_PROBLEMS])
+    more = f"; and {len(found) - MAX_PROBLEMS} more" if len(found) > MAX_PROBLEMS else ""
+    code = "unsafe" if all(p.code == "unsafe" for p in found) else "badConfig"
+    return Refusal(code, f"{what} has {len(found)} mistakes: {told}{more}")
+
+
+class Fields:
+    """Reads fields. forms: what each must be, as a person is told; read: how those are made that are not just there.
+
+    paths: fields that are paths as seen from the file's folder.
+    """
+
+    def __init__(
+        self, path: str, wrong: Wrong, *, forms: Mapping[str, str], read: Mapping[str, Callable[[Any], Any]], paths: Sequence[str],
+    ) -> None:
+        self._folder, self._wrong = os.path.dirname(os.path.abspath(path)), wrong
+        self._forms, self._read, self._paths = forms, read, paths
+
+    def part(
+        self, type_: type[Any], given: Lines, where: str, besides: Sequence[str] = (), left: Sequence[str] = (),
+    ) -> Part:
+        """The fields of this struct. besides: texts that the file may have as well; left: fields that the caller takes apart itself."""
+        part = Part(where, {}, given)
+        fields = {f.encode_name: f for f in msgspec.structs.fields(type_)}
+        for name in given:
+            if name not in fields and name not in besides:
+                self._unknown(part, name, [*fields, *besides])
+        for name, field in fields.items():
+            if name not in given:
+                if field.required:
+                    self._wrong(part, name, f"is missing: it must be {self._forms[name]}", "badConfig")
+            elif name not in left:
+                self._value(part, name, field.name, field.type)
+        for name in besides:
+            if name in given:
+                self._value(part, name, name, str)
+        return part
+
+    def inner(self, part: Part, name: str, type_: type[Any], what: str, left: Sequence[str] = ()) -> Part | None:
+        """The mapping behind a field; None where there is none, or something else."""
+        given = part.given.get(name)
+        if name not in part.given:
+            return None
+        if not isinstance(given, Lines):
+            self._wrong(part, name, f"must be {what}; got {got(given)}", "badConfig")
+            return None
+        return self.part(type_, given, f"{part.where}.{name}" if part.where else name, left=left)
+
+    def each(self, whole: Part, type_: type[Any], given: Mapping[str, Any], field: str, left: Sequence[str] = ()) -> list[Part]:
+        """Mappings, by their paths. field: of the whole, that has them."""
+        out = []
+        for where, value in given.items():
+            if isinstance(value, Lines):
+                out.append(self.part(type_, value, where, left=left))
+            else:
+                self._wrong(whole, field, f"{where} must be a mapping; got {got(value)}", "badConfig")
+        return out
+
+    def unfit(self, part: Part, name: str, value: Any) -> None:
+        self._wrong(part, name, f"must be {self._forms[name]}; got {got(value)}", "badConfig")
+
+    def _value(self, part: Part, name: str, python_name: str, type_: Any) -> None:
+        value = part.given[name]
+        try:
+            value = self._read.get(name, _as_it_is)(value)
+            value = msgspec.convert(value, type_)
+            if name in self._paths and value is not None:
+                if not value or "\0" in value:
+                    raise Unfit("")
+                value = os.path.join(self._folder, value)
+            part.values[python_name] = value
+        except (Unfit, msgspec.ValidationError):
+            self.unfit(part, name, part.given[name])
+
+    def _unknown(self, part: Part, name: str, known: Sequence[str]) -> None:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        shown = ascii(name)[1:-1][:60]
+        field = ".".join(p for p in (part.where, shown) if p)
+        # its line is known by its own name, which may not be fit to be shown
+        here = Part("", {}, Lines())
+        here.given.line = part.line(name)
+        self._wrong(here, "", f"{field} is not known; {advice}", "badConfig")
+
+
+def texts(value: Any) -> Any:
+    """A mapping to text: numbers and the few words that YAML has for itself are text here."""
+    if not isinstance(value, dict) or not all(isinstance(v, str | int) for v in value.values()):
+        raise Unfit("")
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
+
+
+def matching(pattern: str) -> Callable[[Any], str]:
+    """A text that has this form, all of it; ASCII letters and digits."""
+    form = re.compile(pattern, re.ASCII)
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not form.fullmatch(value):
+            raise Unfit("")
+        return value
+
+    return read
+
+
+def got(value: Any) -> str:
+    return ascii(value)[:60]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

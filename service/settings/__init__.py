@@ -1,0 +1,1 @@
+"""Settings: one sentence to be written."""

@@ -1,0 +1,180 @@
+"""Configuration in layers: defaults < file (TOML) < environment (JOBSCRIBE_*) < command line. Every value knows its origin.
+
+A name that nobody knows is an error that names the nearest right one: a setting that is silently ignored is worse than none.
+The settings themselves are in `settings`; whether they are safe to start with is decided in `safety`.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Never
+
+from ...protocol.errors import Refusal
+from ...schema.fields import Unfit
+from .settings import GROUPS, SETTINGS, LogSettings, Settings, value_of
+
+__all__ = ["CLIENT_NAMES", "FILE_NAME", "JOB_NAMES", "LogSettings", "Row", "Settings", "load", "show"]
+
+FILE_NAME = "jobscribe.toml"
+PREFIX = "JOBSCRIBE_"
+
+#: What a job finds in its environment; a command started inside a job has them too, so they are known here and mean nothing.
+JOB_NAMES = frozenset({
+    "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL", "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX",
+    "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE", "JOBSCRIBE_REPORT", "JOBSCRIBE_CRASHPOINT",
+})
+#: And a command that is told of a run in its own, which may well ask us about it.
+NOTIFY_NAMES = frozenset({
+    "JOBSCRIBE_NOTIFY_ID", "JOBSCRIBE_NOTIFY_TARGET", "JOBSCRIBE_NOTIFY_EVENT", "JOBSCRIBE_NOTIFY_STATE", "JOBSCRIBE_NOTIFY_JID",
+    "JOBSCRIBE_NOTIFY_SERIAL", "JOBSCRIBE_NOTIFY_POSITION",
+})
+#: What only clients read, and the place of the file.
+CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET", "JOBSCRIBE_PATIENCE"})
+CONFIG_NAME = "JOBSCRIBE_CONFIG"
+
+_ENV = {s.env_name: s.name for s in SETTINGS.values()}
+_TABLE = re.compile(r"\s*\[\s*([\w.\"' -]+?)\s*\]")
+_ASSIGNMENT = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+_BARE = str.maketrans("", "", "\"' ")
+
+
+class _Given(NamedTuple):
+    value: Any
+    origin: str
+
+
+class Row(NamedTuple):
+    """A setting for a person."""
+
+    key: str
+    value: str
+    origin: str
+    about: str
+
+
+def load(
+    options: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None, file: str | None = None
+) -> Settings:
+    """The settings of this process. Raises Refusal("badConfig").
+
+    options: setting names to values from the command line; `None` values were not given. env: the process's by default.
+    file: a configuration file that must exist; without it `JOBSCRIBE_CONFIG`, then `<root>/jobscribe.toml` if there is one.
+    """
+    env = os.environ if env is None else env
+    above = _from_env(env)
+    above.update(_from_options(options or {}))
+    named = file or env.get(CONFIG_NAME)
+    root = _parsed("root", above["root"]) if "root" in above else Settings().root
+    path = named or os.path.join(os.path.abspath(root), FILE_NAME)
+    given = _from_file(path, must_exist=named is not None)
+    if named is None and "root" in given:
+        raise Refusal("badConfig", f"{given['root'].origin}: a file that was found in the root cannot set the root; take the line out")
+    given.update(above)
+    return _built(given)
+
+
+def show(settings: Settings) -> list[Row]:
+    """Every setting with its value and where that comes from. None is secret itself: secrets lie in files that settings name."""
+    return [Row(s.name, _text(value_of(settings, s.name)), settings.origins.get(s.name, "default"), s.about) for s in SETTINGS.values()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        # numbers: the first and the last of a range
+        return "-".join(map(str, value)) if value and all(isinstance(v, int) for v in value) else ", ".join(value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _built(given: Mapping[str, _Given]) -> Settings:
+    top: dict[str, Any] = {}
+    grouped: dict[str, dict[str, Any]] = {g: {} for g in GROUPS}
+    for name, g in given.items():
+        group, _, rest = name.rpartition(".")
+        (grouped[group] if group else top)[rest] = _parsed(name, g)
+    groups = {g: GROUPS[g](**values) for g, values in grouped.items()}
+    return Settings(**top, **groups, origins={name: g.origin for name, g in given.items()})
+
+
+def _parsed(name: str, given: _Given) -> Any:
+    try:
+        return SETTINGS[name].parser(given.value)
+    except Unfit as e:
+        raise Refusal("badConfig", f"{given.origin}: {name} {e}; got {ascii(given.value)[:60]}") from None
+
+
+def _from_options(options: Mapping[str, Any]) -> dict[str, _Given]:
+    for name in options:
+        if name not in SETTINGS:
+            _unknown("option", name, SETTINGS)
+    return {k: _Given(v, "option --" + k.rpartition(".")[2].replace("_", "-")) for k, v in options.items() if v is not None}
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
+    out = {}
+    for name, value in sorted(env.items()):
+        if name in _ENV:
+            if value:  # empty is unset, as for a line that was left blank in a unit or compose file
+                out[_ENV[name]] = _Given(value, f"environment {name}")
+        elif name.startswith(PREFIX) and name not in JOB_NAMES | NOTIFY_NAMES | CLIENT_NAMES | {CONFIG_NAME}:
+            _unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
+    return out
+
+
+def _from_file(path: str, must_exist: bool) -> dict[str, _Given]:
+    try:
+        with open(path, encoding="utf-8") as f:
+            content = f.read()
+        data = tomllib.loads(content)
+    except FileNotFoundError:
+        if must_exist:
+            raise Refusal("badConfig", f"there is no configuration file {path}") from None
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise Refusal("badConfig", f"the configuration file {path} cannot be read: {e}") from None
+    lines = _lines(content)
+    out = {}
+    for name, value in _flat(data):
+        origin = f"{path}:{_line_of(name, lines)}"
+        if name not in SETTINGS:
+            _unknown(origin, name, SETTINGS)
+        out[name] = _Given(value, origin)
+    return out
+
+
+def _flat(data: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in data.items():
+        name = before + key
+        if isinstance(value, dict) and name not in SETTINGS:
+            yield from _flat(value, name + ".") if value or name in GROUPS else [(name, value)]
+        else:
+            yield name, value
+
+
+def _lines(content: str) -> dict[str, int]:
+    """Where each key and table stands. TOML readers do not tell."""
+    out: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(content.splitlines(), 1):
+        if m := _TABLE.match(line):
+            table = m[1].translate(_BARE)
+            out.setdefault(table, number)
+            table += "."
+        elif m := _ASSIGNMENT.match(line):
+            out.setdefault(table + m[1].translate(_BARE), number)
+    return out
+
+
+def _line_of(name: str, lines: Mapping[str, int]) -> int:
+    while name and name not in lines:
+        name = name.rpartition(".")[0]
+    return lines.get(name, 1)
+
+
+def _unknown(origin: str, name: str, known: Iterable[str]) -> Never:
+    known = list(known)
+    last_part = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or last_part[:1]
+    advice = f"did you mean {near[0]!r}?" if near else "'jobscribe config show' lists all settings"
+    raise Refusal("badConfig", f"{origin}: there is no setting {ascii(name)[:80]}; {advice}")

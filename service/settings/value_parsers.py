@@ -1,0 +1,183 @@
+"""How the text of a setting becomes its value. pykern.pkconfig's parsers do the work; what they refuse is said as a sentence.
+
+A parser takes what a file (typed), an environment variable or an option (text) gives, and raises `Unfit` with the form it wants.
+pkconfig says no by AssertionError, knows whole seconds only, and has a unit of bytes (P) that it cannot multiply.
+"""
+
+import ipaddress
+import pwd
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ...protocol import durations
+from ...schema.fields import Unfit
+from .pykern_import import pkconfig
+
+Parser = Callable[[Any], Any]
+
+#: What there is to start runs with.
+DRIVERS = ("local", "docker", "sbatch")
+_NOTHING = ("", "none", "null")
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
+_GPU = re.compile(r"auto|\d{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
+_APP = re.compile(r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise Unfit("must be text")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    return bool(_by(pkconfig.parse_bool, value if isinstance(value, str | bool) else None, "must be true or false (also yes, no, 1, 0)"))
+
+
+def seconds(value: Any) -> float:
+    form = "must be a number of seconds, at least 0, or a time as in 90, 0.5, 15m, 2h, 1:30, 2d12:00:00 or 2-12:00:00"
+    if isinstance(value, float) and 0 <= value < 1e9:
+        return value
+    if isinstance(value, str) and (found := durations.seconds(value)) is not None and found < 1e9:
+        return found
+    return float(_by(pkconfig.parse_seconds, None if isinstance(value, bool) else value, form))
+
+
+def positive_seconds(value: Any) -> float:
+    secs = seconds(value)
+    if secs <= 0:
+        raise Unfit("must be more than 0 seconds")
+    return secs
+
+
+def size(value: Any) -> int:
+    form = "must be a number of bytes, as in 65536, 64K, 16MB or 1G"
+    return int(_by(pkconfig.parse_bytes, None if isinstance(value, bool) else value, form))
+
+
+def count(value: Any) -> int:
+    return int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, "must be a whole number, at least 1"))
+
+
+def port_number(value: Any) -> int:
+    form = "must be a port, 1 to 65535, or 0 for a free one"
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0
+    number = int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, form))
+    if number > 65535:
+        raise Unfit(form)
+    return number
+
+
+def port_range(value: Any) -> tuple[int, int]:
+    """First and last port, written "30000-32767"."""
+    form = 'must be two ports from 1024 to 65535, the lower one first, with "-" between them, as in "30000-32767"'
+    given = f"{value[0]}-{value[1]}" if isinstance(value, tuple | list) and len(value) == 2 else value
+    first, dash, last = given.partition("-") if isinstance(given, str) else ("", "", "")
+    try:
+        low, high = port_number(first), port_number(last)
+    except Unfit:
+        raise Unfit(form) from None
+    if not dash or not 1024 <= low <= high:
+        raise Unfit(form)
+    return low, high
+
+
+def pattern(value: Any) -> str:
+    try:
+        re.compile(text(value))
+    except re.error as e:
+        raise Unfit(f"must be a regular expression: {e}") from None
+    return text(value)
+
+
+def app_list(value: Any) -> tuple[str, ...]:
+    """`name=module:attribute`, any number of them: a list, or text with commas or blanks between."""
+    form = "must be names of apps with their places, as in 'crack=my_apps.crack:app, friction=my_apps.friction:app'"
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(w, str) and _APP.fullmatch(w) for w in words):
+        raise Unfit(form)
+    names = [w.partition("=")[0] for w in words]
+    if len(set(names)) != len(names):
+        raise Unfit(f"{form}; each name once")
+    return tuple(words)
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Small words, any number of them: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
+        raise Unfit("must be words of small letters, digits, _ and -, with commas between")
+    return tuple(given)
+
+
+def peers(value: Any) -> tuple[str, ...]:
+    """Addresses, networks and unix users of this machine: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _is_peer(w) for w in given):
+        raise Unfit("must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'")
+    return tuple(given)
+
+
+def _is_peer(word: str) -> bool:
+    try:
+        ipaddress.ip_network(word, strict=False)
+    except ValueError:
+        try:
+            pwd.getpwnam(word)
+        except KeyError:
+            return False
+    return True
+
+
+def drivers(value: Any) -> tuple[str, ...]:
+    """Names of drivers, each once: a list, or text with commas or blanks between."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not given or not all(w in DRIVERS for w in given) or len(set(given)) != len(given):
+        raise Unfit(f"must be some of {', '.join(DRIVERS)}, each once, with commas between; the first one is used where a run does not say")
+    return tuple(given)
+
+
+def gpu_ids(value: Any) -> tuple[str, ...]:
+    """Numbers or UUIDs of GPUs, each once: a list, or text with commas or blanks between. "none": no GPUs."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if given == ["none"]:
+        return ()
+    if not isinstance(given, list | tuple) or not all(isinstance(w, str | int) and _GPU.fullmatch(str(w)) for w in given):
+        raise Unfit('must be numbers or UUIDs of GPUs with commas between, "auto" or "none"')
+    names = tuple(map(str, given))
+    if len(set(names)) != len(names) or ("auto" in names and len(names) > 1):
+        raise Unfit('must name each GPU once, or be "auto" alone')
+    return names
+
+
+def one_of(*choices: str) -> Parser:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise Unfit("must be one of " + ", ".join(choices))
+        return str(value)
+
+    return parse
+
+
+def or_none(parser: Parser) -> Parser:
+    """What `parser` takes, or `none`."""
+
+    def parse(value: Any) -> Any:
+        if isinstance(value, str) and value.lower() in _NOTHING:
+            return None
+        try:
+            return parser(value)
+        except Unfit as e:
+            raise Unfit(f"{e}, or none") from None
+
+    return parse
+
+
+def _by(parser: Parser, value: Any, form: str) -> Any:
+    try:
+        if value is None:
+            raise Unfit(form)
+        return parser(value)
+    except (AssertionError, KeyError, ValueError, TypeError):
+        raise Unfit(form) from None

@@ -1,0 +1,1 @@
+"""Site: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Endpoints: one sentence to be written."""

@@ -1,0 +1,88 @@
+"""What is answered by an app or its user's agent: calls, files of runs. And what goes with it: sessions, ports, names of apps."""
+
+import asyncio
+import contextlib
+from email.utils import formatdate
+from typing import Any
+
+import tornado.iostream
+
+from ....protocol.errors import Refusal
+from ....protocol.api.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles
+from ...agents.calls import API_NAMES, OpenFile, about
+from ..transport.request_handler import Handler
+
+
+async def call(h: Handler) -> Any:
+    request: CallRequest = h.parsed(CallRequest)
+    op, h.owner = h.services.calls.new_op(), request.uid
+    h.log_call(API_NAMES[request.job_cmd], about(request), request.uid, op, request.compute_jid)
+    answering = asyncio.ensure_future(h.services.calls.call(request, op))
+    h.on_gone = answering.cancel
+    try:
+        return await answering
+    except asyncio.CancelledError:
+        # nobody is there to hear it
+        h.desk.counters.add("callAbandoned")
+        return None
+
+
+async def begin_session(h: Handler) -> Any:
+    request: BeginSession = h.parsed(BeginSession)
+    h.log_call("beginSession", request.uid, request.uid)
+    h.services.calls.begin_session(request)
+    return {"state": "ok"}
+
+
+async def run_file(h: Handler) -> None:
+    request: RunFile = h.parsed(RunFile)
+    h.log_call("runFile", request.compute_jid, request.uid, jid=request.compute_jid)
+    await send_file(h, await h.services.calls.open_file(request), f"a file of {request.compute_jid}")
+
+
+async def run_files(h: Handler) -> Any:
+    request: RunFiles = h.parsed(RunFiles)
+    h.log_call("listFiles", request.compute_jid, request.uid, jid=request.compute_jid)
+    serial, found = await h.services.calls.list_files(request)
+    return {
+        "computeJid": request.compute_jid, "computeJobSerial": serial, "skipped": found.skipped,
+        "files": [{"name": f.name, "size": f.size, "mtime": f.mtime} for f in found.files],
+        "next": found.files[-1].name if found.more and found.files else None,
+    }
+
+
+async def send_file(h: Handler, file: OpenFile, what: str) -> None:
+    """Its bytes, as fast as they are taken. Raises Refusal while nothing is sent yet."""
+    h.set_header("Content-Type", "application/octet-stream")
+    h.set_header("Content-Length", str(file.length))
+    h.set_header("X-Jobscribe-Size", str(file.size))
+    h.set_header("ETag", f'"{file.size:x}-{file.mtime_ns:x}"')
+    h.set_header("Last-Modified", formatdate(file.mtime_ns / 1e9, usegmt=True))
+    async with contextlib.aclosing(file.chunks) as chunks:
+        try:
+            async for data in chunks:
+                h.write(data)
+                await h.send()
+        except tornado.iostream.StreamClosedError:
+            return
+        except Refusal as e:
+            # a part of it is there already
+            h.desk.counters.add("refused." + e.code)
+            h.desk.log("{} could not be read to its end: {}", what, e.sentence)
+            h.cut()
+            return
+    h.finish()
+
+
+async def global_resources(h: Handler) -> Any:
+    request: GlobalResources = h.parsed(GlobalResources)
+    h.log_call("globalResources", f"{request.uid}-{request.simulation_id}", request.uid)
+    if request.simulation_type not in h.desk.apps:
+        raise Refusal("unknownApp", f"there is no app {request.simulation_type!r}; there are: {', '.join(h.desk.apps)}")
+    if h.desk.draining:
+        raise Refusal("draining", "the supervisor is stopping")
+    return await h.services.leases.ask(request)
+
+
+async def apps(h: Handler) -> Any:
+    return {"apps": list(h.desk.apps)}

@@ -1,0 +1,61 @@
+"""`/live`: news for one page. Opened with a ticket that a front end has signed for its user, not with the secret."""
+
+import contextlib
+import re
+from typing import Any, Literal
+
+import tornado.iostream
+
+from ....protocol.api import tickets
+from ....protocol.errors import Refusal
+from ....protocol.ids import parse
+from ...streams.live_updates import Wish
+from .event_stream import begin_stream
+from ..transport.request_handler import Handler
+
+MOST_JOBS = 20
+MOST_TAIL = 512 * 1024
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+
+
+async def live(h: Handler) -> Any:
+    wish = _wish(h)
+    h.authenticated()
+    with h.services.live.reader(wish) as reader:
+        h.on_gone = reader.leave
+        begin_stream(h)
+        stream = h.services.live.stream(reader)
+        async with contextlib.aclosing(stream):
+            try:
+                async for block in stream:
+                    h.write(block)
+                    await h.send()
+            except tornado.iostream.StreamClosedError:
+                return None
+            except Refusal as e:
+                h.desk.log("a stream of news ends: {}", e.sentence, uid=wish.uid)
+    h.finish()
+    return None
+
+
+def _wish(h: Handler) -> Wish:
+    uid = tickets.opened(h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall)
+    jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
+    if len(jids) > MOST_JOBS:
+        raise Refusal("badRequest", f"a stream tells of at most {MOST_JOBS} jobs that are named")
+    logs, tail = h.argument("logs"), h.argument("tail") or "0"
+    if not _NUMBER.match(tail) or int(tail) > MOST_TAIL:
+        raise Refusal("badRequest", f"tail is a number of bytes, at most {MOST_TAIL}; got {ascii(tail)[:40]}")
+    return Wish(
+        uid=uid, jids=jids, logs=None if logs is None else parse("computeJid", logs),
+        stream=_stream(h.argument("stream") or "stdout"), tail=int(tail),
+        last_id=h.request.headers.get("Last-Event-ID", ""),
+    )
+
+
+def _stream(text: str) -> Literal["stdout", "stderr"]:
+    match text:
+        case "stdout" | "stderr":
+            return text
+        case _:
+            raise Refusal("badRequest", f"stream is stdout or stderr; got {ascii(text)[:40]}")

@@ -1,0 +1,38 @@
+"""What a run would be: the plan, computed beside the loop. Nothing is stored."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from ....protocol.errors import Refusal
+from ....protocol.ids import compute_jid
+from ....protocol.api.requests import RunPlan, RunSpec
+from ....protocol.jobs.roles import Place
+from ...core.state import cluster_assignment as batch
+from ...core.state.configuration import Policy
+from ...runs.plan import plan
+from ..transport.request_handler import Handler
+
+
+async def run_plan(h: Handler) -> Any:
+    request: RunPlan = h.parsed(RunPlan)
+    spec = h.desk.checked(request.run)
+    h.owner = spec.uid
+    jid = compute_jid(spec.uid, spec.simulation_id, spec.compute_model)
+    entry, policy = h.desk.engine.durable(jid), h.desk.engine.policy
+    run = None if entry is None else entry.job.run
+    serial = max(1 if run is None else run.serial + 1, int(h.desk.now().wall), policy.serial_floor)
+    run_dir, nodes = h.desk.run_dir(spec), policy.nodes.get(spec.driver, ())
+    places = _on_a_cluster(policy, spec, f"{jid}/{serial}/1") if spec.roles and spec.driver in policy.batch else None
+    return await asyncio.to_thread(lambda: msgspec.json.encode(plan(nodes, spec, run_dir, jid, serial, places)))
+
+
+def _on_a_cluster(policy: Policy, spec: RunSpec, seed: str) -> tuple[Place, ...]:
+    """Nobody knows the nodes yet: addresses are marks. Raises Refusal."""
+    host = batch.cluster(policy, spec)
+    if host is None:
+        raise Refusal("batchRefused", batch.unknown(policy, spec))
+    if sentence := batch.too_large(spec):
+        raise Refusal("resourceExceeded", sentence)
+    return batch.places(policy, spec, host, seed)

@@ -1,0 +1,121 @@
+"""Runs: asked for, told about, canceled, listed, explained."""
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+
+from ....db.events.events import RunPurged, TaskEnded, TaskHeld, job_stream
+from ....db.events.job_fold import without_words
+from ....db.store.contract import Stored
+from ....db.records.event_text import story
+from ....protocol.api.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
+from ...runs.groups import gently
+from ...diagnosis.missing_output import silence
+from ...tracing.report import about, lines_told, pulled, trace
+from ...tracing.log_search import lines
+from .event_stream import told
+from ..transport.request_handler import Handler
+from .sign_in import beside
+
+
+async def run_simulation(h: Handler) -> Any:
+    request: RunSimulation = h.parsed(RunSimulation)
+    spec = request.run
+    jid = f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}"
+    h.log_request("runSimulation", request, jid)
+    return beside(h, await h.desk.submit(request), spec.uid, jid)
+
+
+async def run_many(h: Handler) -> Any:
+    request = await h.parsed_runs()
+    h.desk.log("class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs))
+    replies = await h.desk.submit_many(request)
+    return {"state": "ok", "runs": replies}
+
+
+async def run_status(h: Handler) -> Any:
+    request: RunStatusRequest = h.parsed(RunStatusRequest)
+    return beside(h, await h.desk.status(request), request.uid, request.compute_jid)
+
+
+async def run_cancel(h: Handler) -> Any:
+    request: RunCancel = h.parsed(RunCancel)
+    h.log_request("runCancel", request, request.compute_jid)
+    return await h.desk.cancel(request)
+
+
+async def run_release(h: Handler) -> Any:
+    request: RunRelease = h.parsed(RunRelease)
+    h.log_request("runRelease", request, request.compute_jid)
+    return await h.desk.release(request)
+
+
+async def job_tasks(h: Handler) -> Any:
+    return h.desk.tasks(h.parsed(JobTasks))
+
+
+async def job_list(h: Handler) -> Any:
+    request: JobList = h.parsed(JobList)
+    rows = h.desk.engine.store.jobs(
+        uid=request.uid, status=request.status, active=request.active, before=request.before, limit=request.limit,
+    )
+    jobs = []
+    async for row in gently(rows):
+        # `status` is the old name of `state`
+        more = h.desk.summaries.of(row)._asdict() if request.commands is True else {}
+        jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
+    return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
+
+
+async def job_log(h: Handler) -> Any:
+    request: JobLog = h.parsed(JobLog)
+    h.owner = request.uid
+    chunk, token = await h.desk.read_log(request)
+    h.services.unsent.check(h.owner, len(chunk.data))
+    h.set_header("Content-Type", "application/octet-stream")
+    for name, value in (("Offset", chunk.offset), ("Next-Offset", chunk.next_offset), ("Dropped", chunk.dropped)):
+        h.set_header("X-Jobscribe-" + name, str(value))
+    if token is not None:
+        # the run's latest attempt, and the task that stands for it, may be others by the next piece
+        for name, said in (("Attempt", token.attempt), ("Role", token.role), ("Index", token.index)):
+            h.set_header("X-Jobscribe-" + name, str(said))
+    h.set_header("X-Jobscribe-End", "true" if chunk.end else "false")
+    if not chunk.data and chunk.next_offset == 0 and (chunk.end or not request.wait_secs):
+        job = h.desk.job(request.uid, request.compute_jid).job
+        task = None if job.run is None or token is None else job.run.find(token)
+        h.set_header("X-Jobscribe-Note", silence(job, task, request.stream).header())
+    h.end(chunk.data)
+
+
+async def job_story(h: Handler) -> Any:
+    request: JobStory = h.parsed(JobStory)
+    h.desk.job(request.uid, request.compute_jid)
+    events = h.desk.engine.store.read(job_stream(request.compute_jid))
+    purged = {e.event.serial for e in events if isinstance(e.event, RunPurged)}
+    return {"computeJid": request.compute_jid, "events": [told(_shown(e, purged)) for e in events], "lines": story(events)}
+
+
+def _shown(stored: Stored, purged: set[int]) -> Stored:
+    """The event, without words of a run whose files were removed."""
+    event = stored.event
+    if isinstance(event, TaskEnded | TaskHeld) and event.token.serial in purged:
+        return msgspec.structs.replace(stored, event=without_words(event))
+    return stored
+
+
+async def job_why(h: Handler) -> Any:
+    return h.desk.why(h.parsed(RunStatusRequest))
+
+
+async def trace_id(h: Handler) -> Any:
+    request: Trace = h.parsed(Trace)
+    answer = trace(h.desk.engine.store, request.id, request.uid, h.services.known)
+    what = about(answer, h.services.known) if request.logs else None
+    if what is not None:
+        # what was said just now may be on its way to the files; those lie beside the folders of agents, and reading them may take a while
+        await asyncio.to_thread(h.services.logs_written)
+        found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), what)
+        answer |= {"lines": lines_told(found, answer), "gaps": gaps, "waits": pulled(found, answer["waits"])}
+    return answer

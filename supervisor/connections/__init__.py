@@ -1,0 +1,1 @@
+"""Connections: one sentence to be written."""

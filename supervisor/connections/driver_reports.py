@@ -1,0 +1,93 @@
+"""Places where no agent connects: what their driver says of them goes to the engine as if an agent had said it.
+
+So the core has one way of believing: a place is up, gives a snapshot, reports, goes away. It is the `Spokesman` of drivers.driver.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey, about, of_agent, short_op
+from ...protocol.wire.messages import Alive, RunStatusUpdate, Samples, Snapshot, ToSupervisor, op_name
+from ...protocol.version import VERSION
+from ...runtime.log.logger import Log
+from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid, HostChanged
+from ..engine.decision_loop import Engine
+from ..process.counters import Counters
+from ..usage.samples import Metering
+
+
+class Places:
+    """All places that are up; bound by the composition root, before any driver speaks."""
+
+    def __init__(self, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str]) -> None:
+        self._log, self._counters, self._agent_id = log, counters, agent_id
+        self._up: dict[AgentKey, tuple[int, Alive]] = {}
+        self._engine: Engine
+        self._metering: Metering
+        self._next_epoch: Callable[[], int]
+
+    def bind(self, engine: Engine, metering: Metering, next_epoch: Callable[[], int]) -> None:
+        """next_epoch: the hub's, for a place's epochs grow as those of an agent do."""
+        self._engine, self._metering, self._next_epoch = engine, metering, next_epoch
+
+    def up(self, place: AgentKey, boot_id: str) -> None:
+        epoch = self._next_epoch()
+        alive = Alive(
+            agent_id=self._agent_id(place), agent_key=place, version=VERSION, host=place.host, boot_id=boot_id, pid=0, keeper_pid=0,
+        )
+        self._up[place] = epoch, alive
+        self._log("{} is up", str(place), **of_agent(place))
+        self._engine.tell(AgentConnected(place, epoch, alive))
+
+    def said(self, place: AgentKey, message: ToSupervisor) -> None:
+        there = self._up.get(place)
+        if there is None:
+            return
+        if isinstance(message, Samples):
+            try:
+                self._metering.take(place, message)
+            except Refusal as e:
+                self._counters.add(e.code)
+                self._log("{}: {}", str(place), e.sentence, **of_agent(place))
+            return
+        self._say(place, message)
+        self._engine.tell(AgentSaid(place, there[0], message))
+
+    def down(self, place: AgentKey) -> None:
+        there = self._up.pop(place, None)
+        if there is not None:
+            self._log("{} cannot be asked now", str(place), **of_agent(place))
+            self._engine.tell(AgentDisconnected(place, there[0]))
+
+    def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
+        self._log("host {} of {} is {}: {}", host, driver, state, detail, driver=driver, host=host)
+        if state == "down":
+            self._counters.add("hostDown")
+        self._engine.tell(HostChanged(driver, host, state == "up", detail))
+
+    # ---- for the shell
+
+    def end(self, place: AgentKey, epoch: int, reason: str) -> None:
+        """The core does not believe this connection any more."""
+        there = self._up.get(place)
+        if there is not None and there[0] == epoch:
+            self._log("{} is not listened to any more: {}", str(place), reason, **of_agent(place))
+            self.down(place)
+
+    def alive(self) -> list[tuple[AgentKey, int, Alive]]:
+        return [(place, epoch, alive) for place, (epoch, alive) in self._up.items()]
+
+    def sizes(self) -> dict[str, int]:
+        return {"up": len(self._up)}
+
+    def _say(self, place: AgentKey, message: ToSupervisor) -> None:
+        """The lines that an agent's message has in the log."""
+        match message:
+            case RunStatusUpdate(execution=e):
+                self._log("{} opName={} o={} jid={} state={}", str(place), op_name(message), short_op(e.op_id), e.token.jid, e.state,
+                          **about(e.token), **of_agent(place))
+            case Snapshot():
+                self._log("{} opName=snapshot executions={} page={}", str(place), len(message.executions), message.page, **of_agent(place))
+            case _:
+                pass

@@ -1,0 +1,384 @@
+"""The agents' end of the supervisor: handshake, one live connection an agent, frames in and out, bounded queues, questions.
+
+Decides nothing. What an agent says is told to the engine; what answers a question (a log, a call, a file) is handed to who
+asked it, how far an execution has come to `progress`, and what it takes to `metering`.
+"""
+
+import asyncio
+import hmac
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tornado.websocket
+
+from ...protocol.wire import handshake
+from ...protocol.wire.codec import Decoder, Encoder, FrameError
+from ...protocol.errors import CODES, Refusal
+from ...protocol.wire.heartbeat import Heartbeat, Pace
+from ...protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
+from ...protocol.wire.messages import Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name
+from ...protocol.version import VERSION
+from ...runtime.log.logger import Log
+from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
+from ..core.state.world import token_hash
+from ..engine.decision_loop import Engine
+from ..process.counters import Counters, Links, Lost, Unmetered
+from .progress import Progress
+from ..usage.samples import Metering
+
+#: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what was lost).
+MAX_WAITING = 20_000
+
+#: Questions that may wait for answers of one agent.
+MAX_ASKED = 1_024
+#: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
+_QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
+
+PACE = Pace()
+#: At the end, messages have so long to get out.
+CLOSE_SECS = 1.0
+#: An agent that was told to end has so long to go.
+DISMISS_SECS, _LOOK_SECS = 10.0, 0.02
+
+Answer = LogChunk | CallReply | FileChunk | FileList
+A = TypeVar("A", LogChunk, CallReply, FileChunk, FileList)
+
+DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
+
+
+class Connection:
+    """One authenticated websocket of an agent: its codec, its outgoing queue."""
+
+    def __init__(self, hub: "Hub", socket: tornado.websocket.WebSocketHandler, key: AgentKey, epoch: int) -> None:
+        self.hub, self.socket, self.key, self.epoch = hub, socket, key, epoch
+        self.alive: Alive | None = None
+        self.ops: dict[str, str] = {}
+        #: questions that wait for this agent's answer, by opId
+        self.asked: dict[str, asyncio.Future[Answer]] = {}
+        self._encoder, self._decoder = Encoder(), Decoder("to_supervisor")
+        self._gaps = 0
+        self.heart = Heartbeat(hub.pace, asyncio.get_running_loop().time(), ahead=random.random() * hub.pace.interval / 2)
+        self._waiting: deque[Any] = deque()
+        self._flushing = False
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """What each line about it has as its ids."""
+        return of_agent(self.key) | ({"agent": self.alive.agent_id} if self.alive else {})
+
+    def pkdebug_str(self) -> str:
+        agent = short_agent(self.alive.agent_id) if self.alive else "?"
+        ops = ", ".join(f"_Op({name}, {short_op(op)})" for op, name in list(self.ops.items())[:8])
+        name = DRIVER_NAMES.get(self.key.driver, self.key.driver)
+        return f"{name}(a={agent} k={self.key.kind} u={short_uid(self.key.uid)} [{ops}])"
+
+    def send(self, message: Any) -> None:
+        """Queue one message; frames are made of whatever waits when the loop comes round."""
+        if len(self._waiting) >= MAX_WAITING:
+            self.hub.counters.add("agentQueueFull")
+            self.close("its queue is full", "queueFull")
+            return
+        self._waiting.append(message)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._start_flush)
+
+    def _start_flush(self) -> None:
+        self.hub.spawn(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                batch = list(self._waiting)
+                self._waiting.clear()
+                self.hub.links.messages("out", len(batch))
+                for frame in self._encoder.frames(batch):
+                    self.hub.links.frame("out", len(frame))
+                    await asyncio.wait_for(self.socket.write_message(frame, binary=True), self.hub.write_secs)
+        except (tornado.websocket.WebSocketClosedError, TimeoutError, FrameError) as e:
+            self.close(f"cannot be written: {type(e).__name__}", "notWritten")
+        finally:
+            self._flushing = False
+            if self._waiting:
+                self._flushing = True
+                asyncio.get_running_loop().call_soon(self._start_flush)
+
+    def receive(self, frame: bytes | str) -> None:
+        """One frame. A bad one is counted; a peer out of step loses its connection."""
+        self.heart.heard()
+        self.hub.links.frame("in", len(frame))
+        try:
+            messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
+        except FrameError as e:
+            self.hub.counters.add("rejected." + e.code)
+            self.hub.log("{} refused frame: {}", self, e.sentence, **self.ids)
+            if e.close:
+                self.close(e.code, "badFrame")
+                return
+            messages = e.messages
+        self.hub.links.messages("in", len(messages))
+        inputs: list[Input] = []
+        if self._decoder.gaps != self._gaps:
+            self._gaps = self._decoder.gaps
+            inputs.append(AgentGap(self.key, self.epoch))
+        for message in messages:
+            self._one(message, inputs)
+        if inputs and self.hub.connections.get(self.key) is self:
+            self.hub.engine.tell(*inputs)
+
+    def _one(self, message: Any, inputs: list[Input]) -> None:
+        if isinstance(message, Alive):
+            self._alive(message, inputs)
+        elif self.alive is None:
+            self.hub.counters.add("rejected.malformed")
+            self.close("the first message must be alive")
+        elif isinstance(message, RunReport | Samples | ClusterReport):
+            self._said_of_itself(message)
+        elif isinstance(message, Answer) or (isinstance(message, OpError) and message.op_id in self.asked):
+            self._answered(message)
+        else:
+            self._log_receipt(message)
+            inputs.append(AgentSaid(self.key, self.epoch, message))
+
+    def _answered(self, message: Answer | OpError) -> None:
+        """To whoever asked this agent; an answer that nobody waits for (any more) is dropped."""
+        future = self.asked.get(message.op_id)
+        if future is None or future.done():
+            self.hub.counters.add("unknownAnswer")
+        elif not isinstance(message, OpError):
+            future.set_result(message)
+        elif message.code in CODES:
+            future.set_exception(Refusal(message.code, message.error))
+        else:
+            self.hub.log("{} refused op={} with a code that is not known here: {}", self, short_op(message.op_id), message.code,
+                         op=message.op_id, **self.ids)
+            future.set_exception(Refusal("internal", f"its agent refused in words that are not known here: {message.error}"))
+
+    def _said_of_itself(self, message: RunReport | Samples | ClusterReport) -> None:
+        if self.hub.connections.get(self.key) is not self:
+            return  # an older connection: what it says may be older than what is known
+        try:
+            match message:
+                case Samples():
+                    self.hub.metering.take(self.key, message)
+                case ClusterReport():
+                    self.hub.heard_of_cluster(self.key, message)
+                case RunReport():
+                    self.hub.progress.take(self.key, message)
+        except Refusal as e:
+            self.hub.counters.add(e.code)
+            self.hub.log("{} {}", self, e.sentence, **self.ids)
+            self.close(e.sentence)
+
+    def give_up(self) -> None:
+        """Its questions will not be answered any more."""
+        for future in self.asked.values():
+            if not future.done():
+                future.set_exception(Refusal("agentUnavailable", "the connection of its agent ended before it had answered"))
+
+    def _alive(self, message: Alive, inputs: list[Input]) -> None:
+        # its token has proved which agent it is; the id is its name, and may be one that an earlier key of this root gave it
+        if message.agent_key != self.key:
+            self.hub.counters.add("rejected.foreignToken")
+            self.close("it says another key than the one of its token")
+            return
+        there = self.hub.connections.get(self.key)
+        if there is not None and there.epoch > self.epoch:
+            # it was opened before the one that is there, and its first word was on its way for long
+            self.hub.counters.add("agentOutdated")
+            self.close("a newer connection of this agent is there")
+            return
+        self.alive = message
+        self.hub.log("{} opName=alive o=None", self, **self.ids)
+        if message.version != VERSION:
+            self.hub.log("{} has jobscribe {}, and this supervisor has {}", self, message.version, VERSION, **self.ids)
+        self.hub.replace(self)
+        inputs.append(AgentConnected(self.key, self.epoch, message))
+
+    def _log_receipt(self, message: Any) -> None:
+        if isinstance(message, RunStatusUpdate):
+            e: Execution = message.execution
+            self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid,
+                         "ending" if e.ending else e.state, **about(e.token), **self.ids)
+            if e.state == "ended":
+                self.ops.pop(e.op_id, None)
+        elif isinstance(message, Snapshot):
+            self.hub.log("{} opName=snapshot o=None executions={} page={}", self, len(message.executions), message.page, **self.ids)
+        elif isinstance(message, OpError):
+            op = short_op(message.op_id)
+            self.hub.log("{} opName=error o={} {}: {}", self, op, message.code, message.error, op=op, **self.ids)
+
+    def close(self, reason: str, why: Lost = "refused") -> None:
+        self.hub.log("{} connection ended: {}", self, reason, **self.ids)
+        self.socket.close(1000, reason[:100])
+        self.hub.lost(self, why)
+
+
+class Hub:
+    """All live connections, by agent key."""
+
+    def __init__(self, engine: Engine, progress: Progress, metering: Metering, log: Log, counters: Counters,
+                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0,
+                 apps: Sequence[str] = ()) -> None:
+        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting `apps.also`, which agents are told."""
+        self.engine, self.progress, self.metering, self.log, self.counters = engine, progress, metering, log, counters
+        self.agent_id = agent_id
+        self.pace, self.write_secs = pace, write_secs
+        self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
+        self.connections: dict[AgentKey, Connection] = {}
+        #: who measures them; set by the composition root
+        self.links: Links = Unmetered()
+        #: what agents say of their clusters goes here; set by the composition root
+        self.heard_of_cluster: Callable[[AgentKey, ClusterReport], None] = lambda key, report: None
+        self._tasks: set[asyncio.Task[None]] = set()
+        # epochs grow over restarts of the supervisor, too
+        self._epoch = session << 24
+
+    def spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.log.exception("a connection's writer failed", error=task.exception())
+
+    def next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
+
+    def authenticate(self, key_text: str | None, authorization: str | None) -> AgentKey:
+        """Whose connection is this? Raises Refusal("unauthenticated"), the same for an unknown agent and a wrong token."""
+        no = Refusal("unauthenticated", "this is not the token of that agent")
+        if not key_text or not authorization or not authorization.startswith("Bearer "):
+            raise no
+        try:
+            key = parse_agent_key(key_text)
+        except Refusal:
+            raise no from None
+        given = token_hash(authorization.removeprefix("Bearer "))
+        valid = [hmac.compare_digest(given, known) for known in self.engine.agent_record(key).token_hashes]
+        if not any(valid):
+            raise no
+        return key
+
+    def replace(self, connection: Connection) -> None:
+        older = self.connections.get(connection.key)
+        self.connections[connection.key] = connection
+        self.links.connected(connection.key)
+        if older is not None and older is not connection:
+            self.links.lost(connection.key, "replaced")
+            older.socket.close(1000, "a newer connection of this agent")
+            older.give_up()
+
+    def lost(self, connection: Connection, why: Lost = "closed") -> None:
+        """It is gone, for whatever reason; told once."""
+        connection.give_up()
+        if self.connections.get(connection.key) is connection:
+            del self.connections[connection.key]
+            self.links.lost(connection.key, why)
+            self.engine.tell(AgentDisconnected(connection.key, connection.epoch))
+
+    def end(self, key: AgentKey, epoch: int, reason: str) -> None:
+        connection = self.connections.get(key)
+        if connection is not None and connection.epoch == epoch:
+            connection.close(reason, "ended")
+
+    def send(self, key: AgentKey, message: Any) -> bool:
+        """Send on the live connection; False when there is none."""
+        connection = self.connections.get(key)
+        if connection is None:
+            return False
+        name, op = op_name(message), getattr(message, "op_id", None)
+        if name == "run":
+            connection.ops[message.op_id] = name
+        elif name == "run_tasks":
+            connection.ops.update((task.op_id, "run") for task in message.tasks)
+        if op is not None and name not in _QUIET:
+            token = getattr(message, "token", None)
+            ids = {**connection.ids, **({} if token is None else about(token)), "op": op}
+            self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
+        connection.send(message)
+        return True
+
+    async def dismiss(self, key: AgentKey, secs: float = DISMISS_SECS) -> bool:
+        """End this agent, not its jobs. True when its connection has gone; False where it has none, or does not go."""
+        if not self.send(key, Kill(reason="its user has signed out")):
+            return False
+        for _ in range(round(secs / _LOOK_SECS)):
+            if key not in self.connections:
+                return True
+            await asyncio.sleep(_LOOK_SECS)
+        return False
+
+    async def ask(self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None) -> A:
+        """Send a question and wait for its answer, which is of this kind. Raises Refusal.
+
+        give_up: what is sent when nobody waits any more, because the time is over or the caller was canceled.
+        """
+        connection = self.connections.get(key)
+        if connection is None:
+            raise Refusal("agentUnavailable", "its agent is not connected now")
+        if len(connection.asked) >= MAX_ASKED:
+            raise Refusal("tooManyRequests", f"{MAX_ASKED} questions wait for the same agent already")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        connection.asked[message.op_id] = future
+        began, status = asyncio.get_running_loop().time(), "error"
+        try:
+            self.send(key, message)
+            async with asyncio.timeout(timeout):
+                answer = await future
+            status = "ok"
+        except TimeoutError:
+            status = "deadline"
+            self._give_up(connection, give_up)
+            raise Refusal("deadline", f"no answer from its agent within {timeout:g} s") from None
+        except asyncio.CancelledError:
+            status = "canceled"
+            self._give_up(connection, give_up)
+            raise
+        finally:
+            self.links.op(op_name(message), status, asyncio.get_running_loop().time() - began)
+            del connection.asked[message.op_id]
+        if not isinstance(answer, kind):
+            self.counters.add("unknownAnswer")
+            raise Refusal("internal", f"its agent answered {op_name(message)} with {op_name(answer)}")
+        return answer
+
+    def _give_up(self, connection: Connection, message: Any) -> None:
+        if message is not None and self.connections.get(connection.key) is connection:
+            self.send(connection.key, message)
+
+    def alive(self) -> list[tuple[AgentKey, int, Alive]]:
+        return [(c.key, c.epoch, c.alive) for c in self.connections.values() if c.alive is not None]
+
+    def sizes(self) -> dict[str, int]:
+        """What is kept for agents, counted."""
+        all_ = self.connections.values()
+        return {
+            "connections": len(all_), "ops": sum(len(c.ops) for c in all_), "asked": sum(len(c.asked) for c in all_),
+            "tasks": len(self._tasks),
+        }
+
+    async def close(self) -> None:
+        """What waits to be sent gets a moment, then every connection ends."""
+        await asyncio.sleep(0)  # what was queued just now begins to be written
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=CLOSE_SECS)
+        for connection in list(self.connections.values()):
+            connection.socket.close(1001, "the supervisor stops")
+            connection.give_up()
+        self.connections.clear()
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _about(message: Any) -> str:
+    spec = getattr(message, "spec", None)
+    if spec is not None:
+        return f"runDir={spec.run_dir}"
+    token = getattr(message, "token", None)
+    return "" if token is None else f"jid={token.jid} serial={token.serial}"

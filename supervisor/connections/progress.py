@@ -1,0 +1,71 @@
+"""How far executions have come, in their own words: the newest report of each live one. Volatile, never an event.
+
+When an execution is over its report is forgotten here: its last one came with its exit and is durable.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from ...db.events.state import Job
+from ...protocol.jobs import progress_report as reports
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey, Token, split_jid
+from ...protocol.wire.messages import REPORT_LIMIT, RunReport
+from ..engine.decision_loop import Engine
+from ..process.counters import Counters
+
+
+class Progress:
+    """Holds one report a live token; who wants to know of changes is told the computeJid by `heard`."""
+
+    def __init__(self, engine: Engine, counters: Counters) -> None:
+        self._engine, self._counters = engine, counters
+        self._reports: dict[str, dict[Token, RunReport]] = {}
+        self.heard: Callable[[str], None] = lambda jid: None
+
+    def take(self, key: AgentKey, message: RunReport) -> None:
+        """What an agent says of an execution. Raises Refusal("foreignToken") where it is another user's."""
+        token = message.token
+        if split_jid(token.jid)[0] != key.uid:
+            raise Refusal("foreignToken", f"it spoke of another user's task, {token}")
+        task = self._engine.world.task(token)
+        if task is None or not task.live or task.agent_key != key:
+            self._counters.add("reportOfNothing")
+            return
+        if reports.wrong(message.report) is not None or len(msgspec.json.encode(message.report)) > REPORT_LIMIT:
+            self._counters.add("reportRefused")
+            return
+        mine = self._reports.setdefault(token.jid, {})
+        before = mine.get(token)
+        mine[token] = message
+        if before is None or before.report != message.report:
+            self.heard(token.jid)
+
+    @property
+    def size(self) -> int:
+        """Jobs of which a report is kept."""
+        return len(self._reports)
+
+    def settle(self, job: Job) -> None:
+        """The job changed durably: reports of what is over are dropped."""
+        mine = self._reports.get(job.jid)
+        if mine is None:
+            return
+        live = {t.token for t in job.live_tasks()}
+        kept = {token: report for token, report in mine.items() if token in live}
+        if kept:
+            self._reports[job.jid] = kept
+        else:
+            del self._reports[job.jid]
+
+    def of(self, job: Job) -> dict[str, Any] | None:
+        """The newest report of the current run: of its live execution, else what came with its exit; None where there is none."""
+        run = job.run
+        if run is None:
+            return None
+        mine = self._reports.get(job.jid, {})
+        for task in reversed(run.live_tasks):
+            if task.token in mine:
+                return mine[task.token].report
+        return run.exit.report if run.exit is not None else None

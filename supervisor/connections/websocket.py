@@ -1,0 +1,69 @@
+"""Where agents connect: the websocket that each of them dials, and who is let in."""
+
+import asyncio
+
+import tornado.web
+import tornado.websocket
+
+from ...protocol.wire.codec import MAX_FRAME
+from ...protocol.errors import Refusal
+from ...protocol.wire.handshake import HEADER
+from ...runtime.connections.http_server import authenticated
+from .hub import Connection, Hub
+
+#: Who has connected and does not say `alive` in time is sent away.
+ALIVE_SECS = 10.0
+
+
+class AgentSocket(tornado.websocket.WebSocketHandler):
+    """`/agent`: the websocket an agent dials."""
+
+    def initialize(self, hub: Hub) -> None:
+        self.hub = hub
+        self.connection: Connection | None = None
+
+    def check_origin(self, origin: str) -> bool:
+        return False  # browsers send one; agents do not
+
+    async def prepare(self) -> None:
+        try:
+            self.key = self.hub.authenticate(self.request.headers.get("X-Jobscribe-Agent"), self.request.headers.get("Authorization"))
+        except Refusal as e:
+            self.hub.counters.add("rejected." + e.code)
+            self.hub.log("an agent's connection was refused: {}", e.sentence)
+            self.set_status(401)
+            self.finish()
+        else:
+            self.set_header(HEADER, self.hub.hello)
+            authenticated(self.request)
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        self.set_nodelay(True)
+        self.connection = Connection(self.hub, self, self.key, self.hub.next_epoch())
+        self._timer = asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
+
+    def _silent(self) -> None:
+        if self.connection is not None and self.connection.alive is None:
+            self.connection.close("it did not say alive")
+
+    def on_message(self, message: str | bytes) -> None:
+        if self.connection is not None:
+            self.connection.receive(message)
+
+    def on_pong(self, data: bytes) -> None:
+        if self.connection is not None:
+            self.connection.heart.heard()
+
+    def on_close(self) -> None:
+        if self.connection is not None:
+            self._timer.cancel()  # else it keeps all of this in memory
+            self.hub.lost(self.connection)
+
+
+def application(hub: Hub) -> tornado.web.Application:
+    """The agents' listener."""
+    return tornado.web.Application(
+        [(r"/agent", AgentSocket, {"hub": hub})], websocket_max_message_size=MAX_FRAME, log_function=lambda handler: None,
+    )
+
+

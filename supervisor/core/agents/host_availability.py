@@ -1,0 +1,51 @@
+"""Hosts that cannot be asked, and that can be again: what waits there goes elsewhere, and comes back to nothing by itself.
+
+What runs on such a host is left alone: nothing is known of it, and nothing is called lost.
+"""
+
+from ....protocol.errors import Refusal
+from ....protocol.ids import AgentKey
+from . import lifecycle as agency
+from ..scheduling import gang_placement as gangs, rebalancing as moving
+from ..resources import host_selection as hosts, gang_allocator as rooms
+from ..interface.effects import ReplyRefusal
+from ..interface.inputs import HostChanged
+from ..state.world import AgentView, Turn
+
+
+def changed(turn: Turn, input_: HostChanged) -> None:
+    """Told at each change; being told the same again changes nothing but the sentence."""
+    where = (input_.driver, input_.host)
+    hosts.note(turn.world.homes.down, where, input_.detail, turn.now.wall, up=input_.up)
+    if input_.up:
+        _up(turn, *where)
+    else:
+        _down(turn, *where, input_.detail)
+
+
+def _down(turn: Turn, driver: str, host: str, detail: str) -> None:
+    turn.world.room(driver).down.add(host)
+    unreachable = Refusal("agentUnavailable", f"its agent cannot be reached: the host {host} is down: {detail}")
+    for key, view in _there(turn, driver, host):
+        if view.phase != "up":
+            for handle in view.wanted:
+                turn.ask(ReplyRefusal(handle, unreachable))
+            view.wanted.clear()
+        moving.away(turn, key)
+    gangs.elsewhere(turn, driver, host)
+
+
+def _up(turn: Turn, driver: str, host: str) -> None:
+    room = turn.world.room(driver)
+    room.down.discard(host)
+    gangs.granted(turn, rooms.look_again(room, turn.now.mono))
+    for key, _ in _there(turn, driver, host):
+        agency.retry_at_once(turn, key)
+    for key in sorted(k for k in turn.world.agents if k.driver == driver):
+        if (driver, key.host) in turn.world.homes.down:
+            moving.away(turn, key)
+    turn.freed[driver, host] = None
+
+
+def _there(turn: Turn, driver: str, host: str) -> list[tuple[AgentKey, AgentView]]:
+    return sorted(((k, v) for k, v in turn.world.agents.items() if (k.driver, k.host) == (driver, host)), key=lambda pair: pair[0])

@@ -1,0 +1,359 @@
+"""The lives of agents: found, started, connected, gone.
+
+An agent is looked for or started because something needs it (a queued run, an execution that may live). The driver's word
+decides: `gone` lets a new one be started, which adopts what the old one left; `alive` means wait; `unknown` means wait, and
+nothing is called lost. A connection that ends is no reason to end anything. On a host that cannot be asked nothing is looked for or
+started until it can (`outages`); where the memory of a host is used up, idle agents make room (`idling`).
+"""
+
+from ....db.events.events import AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, RunEnded
+from ....protocol.errors import Refusal
+from ....protocol.ids import AgentKey
+from ....protocol.wire.messages import KeeperReport
+from ....protocol.jobs.status import ERROR
+from ..scheduling import gang_placement as gangs, rebalancing as moving, placement
+from . import idle_eviction as idling
+from ..interface.effects import AgentReady, ClearTimer, Count, EndConnection, FindAgent, ReplyRefusal, SetTimer, StartAgent, StopAgent
+from ..interface.inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted, SignInNeeded, WantAgent
+from ..state.world import AgentView, Turn
+
+RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
+#: Runs that are ended in one decision, when their agent cannot be started.
+GIVEN_UP = 128
+#: Executions that may live keep us looking for their agent, at this pace after the usual tries.
+PATIENT_SECS = 60.0
+
+
+def ensure(turn: Turn, key: AgentKey) -> None:
+    """Something needs this agent: see to it that it is up or on its way."""
+    view = turn.world.agent(key)
+    if view.phase != "absent" or (key.driver, key.host) in turn.world.homes.down:
+        return
+    if view.record.handle is not None:
+        turn.enter(view, "finding")
+        turn.ask(FindAgent(key, view.record.handle))
+    else:
+        _start(turn, key)
+
+
+def want(turn: Turn, input_: WantAgent) -> None:
+    """Somebody needs it for more than a run."""
+    view = turn.world.agent(input_.key)
+    down = turn.world.homes.down.get((input_.key.driver, input_.key.host))
+    view.used = turn.now.mono
+    if view.phase == "up" and view.synced:
+        turn.ask(AgentReady(input_.handle, input_.key))
+    elif down is not None and view.phase != "up":
+        raise Refusal("agentUnavailable", f"its agent cannot be reached: the host {input_.key.host} is down: {down.detail}")
+    elif view.phase == "signed_out":
+        raise _sign_in_first(view)
+    elif len(view.wanted) >= turn.world.policy.agent_wanted:
+        raise Refusal("tooManyRequests", f"{len(view.wanted)} others wait for the same agent already")
+    else:
+        view.wanted.append(input_.handle)
+        ensure(turn, input_.key)
+
+
+def ready(turn: Turn, key: AgentKey) -> None:
+    """It is up and believed: whoever waited for it may go on."""
+    view = turn.world.agent(key)
+    for handle in view.wanted:
+        turn.ask(AgentReady(handle, key))
+    view.wanted.clear()
+
+
+def _start(turn: Turn, key: AgentKey) -> None:
+    view = turn.world.agent(key)
+    if not idling.make_room(turn, key):
+        turn.enter(view, "crowded")
+        moving.away(turn, key)
+        return
+    attempt = view.record.attempt + 1
+    token, digest = turn.mint()
+    turn.enter(view, "starting")
+    turn.record_agent(key, AgentStartRequested(at=turn.now.wall, agent_key=key, token_hash=digest, attempt=attempt))
+    turn.ask(StartAgent(key, attempt, token))
+    turn.ask(SetTimer(("agent-start", key, attempt), _secs_to_start(turn, key)))
+
+
+def started(turn: Turn, input_: DriverStarted) -> None:
+    view = turn.world.agent(input_.key)
+    if view.record.attempt != input_.attempt or view.record.handle is not None:
+        return
+    # also when it was given up meanwhile: with its handle it is looked for before another one is started
+    turn.record_agent(input_.key, AgentStarted(at=turn.now.wall, agent_key=input_.key, handle=input_.handle))
+    if view.phase == "starting" and input_.key.driver in turn.world.policy.driver_start_secs:
+        turn.ask(SetTimer(("agent-start", input_.key, input_.attempt), turn.world.policy.agent_start_secs))
+
+
+def sign_in_needed(turn: Turn, input_: SignInNeeded) -> None:
+    """Its driver can do nothing before its user has signed in. That is no failure, and nothing is tried again until then."""
+    key, view = input_.key, turn.world.agent(input_.key)
+    if input_.attempt is None:
+        if view.phase in ("stopping", "leaving"):
+            turn.ask(ClearTimer(("agent-start", key, view.record.attempt)))
+            turn.ask(ClearTimer(("agent-leave", key)))
+            view.synced = False
+            _signed_out(turn, view, input_.sentence)
+        return
+    if view.record.attempt != input_.attempt or view.phase != "starting" or not view.record.starting:
+        return
+    turn.ask(ClearTimer(("agent-start", key, input_.attempt)))
+    turn.record_agent(key, AgentSignInNeeded(at=turn.now.wall, agent_key=key, attempt=input_.attempt, reason=input_.sentence))
+    _signed_out(turn, view, input_.sentence)
+
+
+def _signed_out(turn: Turn, view: AgentView, sentence: str) -> None:
+    """Runs wait; whoever waits for an answer is told. Should it connect by itself, it is as good as any."""
+    turn.enter(view, "signed_out")
+    view.sign_in = sentence
+    if view.signed_in:
+        # it was asked before the user signed in, and answered after that
+        signed_in(turn, view.record.key)
+        return
+    for handle in view.wanted:
+        turn.ask(ReplyRefusal(handle, _sign_in_first(view)))
+    view.wanted.clear()
+
+
+def _sign_in_first(view: AgentView) -> Refusal:
+    return Refusal("signInNeeded", view.sign_in, {"cluster": view.record.key.host})
+
+
+def signed_in(turn: Turn, key: AgentKey) -> None:
+    """Its user has signed in: what waits for that goes on now."""
+    view = turn.world.agent(key)
+    view.signed_in = view.phase in ("finding", "starting", "stopping", "leaving")
+    if view.phase == "signed_out":
+        turn.enter(view, "absent")
+        view.sign_in, view.failures = "", 0
+        if view.needed:
+            ensure(turn, key)
+    elif view.phase == "starting" and not view.record.starting:
+        turn.ask(ClearTimer(("agent-retry", key, view.record.attempt)))
+        retry(turn, key, view.record.attempt)
+
+
+def signed_out(turn: Turn, key: AgentKey) -> None:
+    """Forget the agent, so that its user may sign in as another unix user. While it has runs in the cluster, only the same one may."""
+    view = turn.world.agent(key)
+    if view.record.handle is None or view.placed or view.phase == "up":
+        return
+    turn.ask(ClearTimer(("agent-return", key)))
+    idling.gone(turn, key, "its user signed out")
+
+
+def _secs_to_start(turn: Turn, key: AgentKey) -> float:
+    """Of the driver, and of the agent where the driver is not asked separately."""
+    return turn.world.policy.driver_start_secs.get(key.driver, turn.world.policy.agent_start_secs)
+
+
+def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
+    """The driver could not start it, or it did not connect in time."""
+    view = turn.world.agent(key)
+    if view.record.attempt != attempt or view.phase not in ("starting", "stopping"):
+        return
+    turn.ask(ClearTimer(("agent-start", key, attempt)))
+    view.signed_in = False
+    turn.record_agent(key, AgentStartFailed(at=turn.now.wall, agent_key=key, attempt=attempt, reason=reason))
+    turn.enter(view, "absent")
+    if (key.driver, key.host) in turn.world.homes.down:
+        return  # that is no fault of the agent's; it is started when its host is up
+    view.failures += 1
+    if view.failures >= turn.world.policy.agent_start_tries:
+        _give_up(turn, key, reason)
+    if view.needed:
+        turn.enter(view, "starting")
+        wait = RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
+        turn.ask(SetTimer(("agent-retry", key, attempt), wait))
+
+
+def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
+    """Runs that wait for it end with the reason; executions that may live are not called anything."""
+    view = turn.world.agent(key)
+    view.failures = 0
+    for handle in view.wanted:
+        turn.ask(ReplyRefusal(handle, Refusal("agentUnavailable", f"its agent could not be started: {reason}")))
+    view.wanted.clear()
+    for ticket in sorted(view.holding - view.queued.keys()):
+        if ticket in turn.world.holds:
+            gangs.hold_off(turn, ticket, f"its agent {key} could not be started: {reason}")
+    if view.queued:
+        give_up_queued(turn, key, turn.world.next_number, reason)
+
+
+def give_up_queued(turn: Turn, key: AgentKey, before: int, reason: str) -> None:
+    """Runs that waited before this number of submission end; many of them some at a time, so that others are served in between."""
+    waiting = [ticket for ticket, number in turn.world.agent(key).queued.items() if number < before]
+    for jid, serial in waiting[:GIVEN_UP]:
+        placement.leave(turn, key, (jid, serial))
+        turn.ask(ClearTimer(("queue", jid, serial)))
+        turn.record(jid, RunEnded(
+            at=turn.now.wall, serial=serial, status=ERROR, reason="agentStartFailed", error=f"its agent could not be started: {reason}",
+        ))
+    if len(waiting) > GIVEN_UP:
+        turn.ask(SetTimer(("agent-give-up", key, before, reason), 0.0))
+
+
+def retry(turn: Turn, key: AgentKey, attempt: int) -> None:
+    view = turn.world.agent(key)
+    if view.phase == "starting" and view.record.attempt == attempt and not view.record.starting:
+        turn.enter(view, "absent")
+        if view.needed:
+            ensure(turn, key)
+
+
+def retry_at_once(turn: Turn, key: AgentKey) -> None:
+    """Its host can be asked again: whoever is needed there is looked for now."""
+    view = turn.world.agent(key)
+    if view.phase == "away":
+        turn.ask(ClearTimer(("agent-return", key)))
+        return_deadline(turn, key)
+    elif view.phase == "starting":
+        turn.ask(ClearTimer(("agent-retry", key, view.record.attempt))) if not view.record.starting else None
+        retry(turn, key, view.record.attempt)
+    elif view.needed:
+        ensure(turn, key)
+
+
+def crowded(turn: Turn) -> None:
+    """Memory was given back on these hosts, or an agent has become idle: those that wait for it try again, who waits longest first."""
+    freed, drivers = turn.freed, {driver for driver, _ in turn.freed}
+    turn.freed = {}
+    for key in sorted(turn.world.homes.crowded, key=lambda k: (turn.world.agents[k].since or 0.0, k)):
+        view = turn.world.agent(key)
+        if not view.needed:
+            turn.enter(view, "absent")
+        elif (key.driver, key.host) in freed:
+            if idling.make_room(turn, key):
+                turn.enter(view, "absent")
+                ensure(turn, key)
+        elif key.driver in drivers:
+            moving.away(turn, key)
+
+
+def start_deadline(turn: Turn, key: AgentKey, attempt: int) -> None:
+    """It was started and has not connected: end what is there (nothing of ours runs in it yet), then count it as failed."""
+    view = turn.world.agent(key)
+    if view.phase not in ("starting", "stopping") or view.record.attempt != attempt:
+        return
+    if view.record.handle is not None and not view.placed:
+        turn.enter(view, "stopping")
+        turn.ask(StopAgent(key, view.record.handle))
+        turn.ask(SetTimer(("agent-start", key, attempt), turn.world.policy.agent_start_secs))
+    elif view.record.handle is not None:
+        turn.enter(view, "finding")
+        turn.ask(FindAgent(key, view.record.handle))
+    else:
+        failed(turn, key, attempt, f"no word from it within {_secs_to_start(turn, key):g} s")
+
+
+def stopped(turn: Turn, key: AgentKey) -> None:
+    """The driver says nothing of it is left."""
+    view = turn.world.agent(key)
+    if view.phase == "leaving":
+        idling.gone(turn, key)
+        return
+    if view.phase != "stopping":
+        return
+    failed(turn, key, view.record.attempt, f"it started but did not connect within {turn.world.policy.agent_start_secs:g} s")
+    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: it did not connect", ended=True))
+
+
+def connected(turn: Turn, input_: AgentConnected) -> None:
+    """A new connection. The older one, if any, is ended by the shell and never heard again: its epoch is lower."""
+    key, view = input_.key, turn.world.agent(input_.key)
+    if input_.epoch <= view.epoch:
+        turn.ask(EndConnection(key, input_.epoch, "an older connection"))
+        return
+    if view.phase == "stopping":
+        turn.ask(EndConnection(key, input_.epoch, "it is being ended, because it did not connect in time"))
+        return
+    if view.epoch and not view.synced:
+        turn.ask(ClearTimer(("sync", key, view.epoch)))
+    view.synced = False
+    if view.phase == "leaving":
+        idling.back(turn, view, input_)
+        return
+    if view.phase == "up":
+        turn.ask(Count("agentReplaced", f"a second connection of {key} ended the older one"))
+        turn.ask(EndConnection(key, view.epoch, "a newer connection of this agent"))
+        placement.withdraw_all(turn, key)
+    turn.ask(ClearTimer(("agent-start", key, view.record.attempt)))
+    turn.ask(ClearTimer(("agent-return", key)))
+    turn.enter(view, "up")
+    view.epoch, view.synced, view.doubted, view.failures = input_.epoch, False, False, 0
+    view.sign_in, view.signed_in = "", False
+    view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
+    view.keeper, view.keeper_pid = None, input_.alive.keeper_pid
+    view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
+    turn.ask(SetTimer(("sync", key, view.epoch), turn.world.policy.op_reply_secs))
+    if view.unknown_since is None and view.placed:
+        view.unknown_since = turn.now.wall
+
+
+def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
+    """The agent's keeper does not answer, or answers again. Nothing is placed meanwhile: only the keeper starts tasks.
+
+    With a batch scheduler the agent works without its keeper.
+    """
+    if key.driver in turn.world.policy.batch:
+        return
+    view = turn.world.agent(key)
+    was, view.keeper = view.keeper, None if said.answers else said
+    if view.keeper is not None and was is None:
+        turn.ask(Count("keeperSilent", f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, does not answer"))
+        placement.withdraw_all(turn, key)
+    elif view.keeper is None and was is not None and view.synced:
+        turn.ask(Count("keeperAnswers", f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, answers again"))
+        placement.up(turn, key)
+
+
+def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
+    """Nothing is ended for it. Is it needed, we ask its driver at once what became of it."""
+    key, view = input_.key, turn.world.agent(input_.key)
+    if view.phase not in ("up", "leaving") or view.epoch != input_.epoch:
+        return
+    was_synced, view.synced = view.synced, False
+    silent, view.keeper = view.keeper, None
+    if not was_synced:
+        turn.ask(ClearTimer(("sync", key, view.epoch)))
+    if view.phase == "leaving":
+        turn.ask(ClearTimer(("agent-leave", key)))
+    placement.withdraw_all(turn, key)
+    if not view.placed:
+        view.unknown_since = None
+    elif was_synced or view.unknown_since is None:
+        view.unknown_since = turn.now.wall if silent is None or silent.since is None else silent.since
+    turn.enter(view, "absent")
+    if view.needed:
+        ensure(turn, key)
+
+
+def found(turn: Turn, input_: DriverFound) -> None:
+    key, view = input_.key, turn.world.agent(input_.key)
+    if view.phase != "finding":
+        return
+    if input_.sign_in:
+        _signed_out(turn, view, input_.detail)
+        return
+    view.signed_in = False
+    if input_.state == "gone":
+        turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason=input_.detail))
+        turn.enter(view, "absent")
+        if view.needed:
+            _start(turn, key)
+        return
+    turn.enter(view, "away")
+    view.away = input_.detail
+    turn.ask(SetTimer(("agent-return", key), turn.world.policy.agent_return_secs))
+
+
+def return_deadline(turn: Turn, key: AgentKey) -> None:
+    """Alive by its driver's word, and still not connected."""
+    view = turn.world.agent(key)
+    if view.phase != "away":
+        return
+    turn.enter(view, "absent")
+    if view.needed:
+        ensure(turn, key)

@@ -1,0 +1,1 @@
+"""Interface: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Resources: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Runs: one sentence to be written."""

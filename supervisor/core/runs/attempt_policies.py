@@ -1,0 +1,119 @@
+"""When an attempt is decided, and whether another one follows: the completion policy and the retry policy.
+
+Pure: tasks that ended in, a verdict out. An attempt is looked at whenever one of its tasks has ended by itself. Failure comes first:
+where both a failure and a success could decide, it failed. Attempts are tried again as a whole; what the platform did counts
+separately from what nobody can explain, and what trying again cannot help is never tried again.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from ....diagnosis.exit_table import Behavior
+from ....protocol.jobs.roles import Retry, TaskRole
+
+#: Conflict retries after which the wait for resources has grown as far as it does, and how many times the shortest wait that is.
+CONFLICTS, CONFLICT_TIMES = 6, 6
+#: The longest pause before other retries.
+MAX_PAUSE_SECS = 60.0
+#: 2 to this is over MAX_PAUSE_SECS: higher powers are not computed.
+_DOUBLINGS = 6
+
+
+class Final(msgspec.Struct, frozen=True):
+    """A task that is over. ok: it ended by itself, with exit code 0."""
+
+    role: str
+    index: int
+    ok: bool
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of an attempt, and the task that decided it (None: the last of all, which fulfilled no condition)."""
+
+    succeeded: bool
+    reason: str
+    role: str | None
+    index: int | None
+
+
+class Again(msgspec.Struct, frozen=True):
+    """Another attempt follows, so long after the end of this one."""
+
+    behavior: Behavior
+    delay_secs: float
+    reason: str
+
+
+def decided(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | None:
+    """None: the attempt goes on. finals: each task at most once, in the order of their ends, without those that were stopped."""
+    return _deciding(roles, finals, ok=False) or _deciding(roles, finals, ok=True) or _all_over(roles, finals)
+
+
+def _deciding(roles: Sequence[TaskRole], finals: Sequence[Final], *, ok: bool) -> Verdict | None:
+    """The condition that was fulfilled first, told with the newest task that counts towards it."""
+    thresholds = {r.name: r.min_succeeded if ok else r.min_failed for r in roles}
+    counts = dict.fromkeys(thresholds, 0)
+    fulfilled: str | None = None
+    for f in finals:
+        if f.ok is ok:
+            counts[f.role] += 1
+            if fulfilled is None and counts[f.role] == thresholds[f.role]:
+                fulfilled = f.role
+    if fulfilled is None:
+        return None
+    newest = next(f for f in reversed(finals) if f.ok is ok and f.role == fulfilled)
+    word = "Succeeded" if ok else "Failed"
+    reason = f"[{fulfilled}]: {word}TaskCount {counts[fulfilled]} has reached Min{word}TaskCount {thresholds[fulfilled]}."
+    return Verdict(succeeded=ok, reason=reason, role=fulfilled, index=newest.index)
+
+
+def _all_over(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | None:
+    total = sum(r.tasks for r in roles)
+    if len(finals) < total:
+        return None
+    failed = sum(not f.ok for f in finals)
+    reason = f"All tasks have ended, and no condition was fulfilled before: TotalTaskCount: {total}, FailedTaskCount: {failed}."
+    return Verdict(succeeded=True, reason=reason, role=None, index=None)
+
+
+def again(policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], chance: float) -> Again | str:
+    """What follows an attempt that failed in this way; a sentence that says why nothing does.
+
+    before: why each earlier attempt was tried again. chance: in [0, 1), so that those who wait for the same do not come together.
+    """
+    if policy is None:
+        return "the run did not ask for retries"
+    match behavior:
+        case "permanent":
+            return "to try again would not help"
+        case "unknown":
+            used, allowed, kind = before.count("unknown"), policy.count, "retry"
+        case "transient" | "conflict":
+            used, allowed, kind = before.count("transient") + before.count("conflict"), policy.platform, "platform retry"
+        case _:
+            assert_never(behavior)
+    if allowed == 0:
+        return f"the run allows no {kind}"
+    if 0 <= allowed <= used:
+        return f"each {kind} that the run allows was used: {used} of {allowed}"
+    delay = _delay(policy, behavior, before, chance)
+    number = f"{kind} {used + 1} of {allowed}" if allowed > 0 else f"{kind} {used + 1}, without end"
+    when = f"in {delay:.0f} s" if delay else "at once"
+    return Again(behavior, delay, f"{_WHY[behavior]}: {number}, {when}")
+
+
+_WHY: dict[Behavior, str] = {
+    "transient": "this was the platform's doing",
+    "conflict": "resources could not be had in time",
+    "unknown": "nobody knows whether this is for good",
+}
+
+
+def _delay(policy: Retry, behavior: Behavior, before: Sequence[Behavior], chance: float) -> float:
+    if behavior == "conflict":
+        grown = min(1.0, before.count("conflict") / CONFLICTS) * (CONFLICT_TIMES - 1) * policy.conflict_secs
+        return policy.conflict_secs + chance * grown
+    quick = len(before) - before.count("conflict")
+    return min(MAX_PAUSE_SECS, 2.0 ** min(quick - 1, _DOUBLINGS)) if quick else 0.0

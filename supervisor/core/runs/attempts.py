@@ -1,0 +1,174 @@
+"""What the end of a task does to its attempt, and the end of an attempt to its run: completion, retries, the final status."""
+
+from collections.abc import Iterable
+
+from ....db.events.events import AttemptDecided, AttemptEnded, RunEnded, TaskEnded
+from ....db.events.state import Attempt, Retrying, Run, Stop, Task
+from ....diagnosis.exit_table import Diagnosis
+from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.ids import Token
+from ....protocol.jobs.status import COMPLETED, ERROR
+from ..scheduling import placement, dispatch as tasks
+from ..interface.effects import ClearTimer, ReleaseTask, SetTimer
+from .outcome import outcome
+from .attempt_policies import Final, again, decided
+from ..state.world import Turn
+
+#: Why a task is stopped when its attempt was decided by others: never a failure of its own.
+DECIDED = "decided"
+#: Why no attempt follows one whose run was canceled too late to change its result.
+CANCELED_LATE = "{} asked for the end of the run after its command had ended"
+
+
+def over(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
+    """Nothing is left of this task."""
+    token = task.token
+    turn.record(token.jid, TaskEnded(at=turn.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
+    run = turn.world.jobs[token.jid].run
+    mine = run is not None and run.serial == token.serial
+    if task.agent_key.kind == "container" and (run is None or not mine or run.spec.debug_secs is not None):
+        turn.ask(ReleaseTask(task.agent_key, token))
+    if run is not None and mine:
+        _decide(turn, run, token, exit_)
+        _close(turn, token)
+    placement.over(turn, task.agent_key, token)
+
+
+def retry(turn: Turn, jid: str, serial: int) -> None:
+    """The pause between two attempts is over."""
+    job = turn.world.jobs.get(jid)
+    run = job.run if job is not None else None
+    if job is None or run is None or run.serial != serial or run.retry is None or run.live_tasks:
+        return
+    if not placement.waits(turn.world, (jid, serial), run):
+        placement.enqueue(turn, job)
+
+
+def arm(turn: Turn, jid: str, run: Run) -> None:
+    """After a restart: what is left of the pause."""
+    if run.retry is not None and not run.live_tasks:
+        passed = turn.passed(run.retry.at, run.retry.mono, run.retry.boot_id)
+        turn.ask(SetTimer(("retry", jid, run.serial), max(0.0, run.retry.delay_secs - passed)))
+
+
+def _attempt(run: Run, number: int) -> Attempt | None:
+    return next((a for a in reversed(run.attempts) if a.number == number), None)
+
+
+def _decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> None:
+    """Does this end decide the attempt? Then the other tasks are not needed any more."""
+    attempt = _attempt(run, token.attempt)
+    if not run.spec.roles or not run.active or attempt is None or attempt.decided is not None:
+        return
+    if not _may_decide(turn, run, token, exit_):
+        return
+    if exit_.stop_reason == "timeLimit":
+        succeeded, reason, role, index = False, f"[{token.role}]: a task was ended by the time limit", token.role, token.index
+    else:
+        verdict = decided(run.spec.roles, _finals(attempt, token))
+        if verdict is None:
+            return
+        succeeded, reason, role, index = verdict.succeeded, verdict.reason, verdict.role or "", verdict.index or 0
+    turn.record(token.jid, AttemptDecided(
+        at=turn.now.wall, serial=run.serial, attempt=token.attempt, succeeded=succeeded, reason=reason, role=role or None,
+        index=index if role else None,
+    ))
+    _dismiss(turn, run, attempt)
+
+
+def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
+    """Is it worth looking at all of them? Only at the last end, or at the one with which its role has enough of its kind."""
+    tally = turn.world.tallies.get((token.jid, token.serial))
+    if tally is None or exit_.stop_reason == "timeLimit":
+        return True
+    role = next(r for r in run.spec.roles if r.name == token.role)
+    enough = role.min_succeeded if exit_.succeeded else role.min_failed
+    return enough is not None and tally.ends[token.role, exit_.succeeded] >= enough
+
+
+def _finals(attempt: Attempt, newest: Token) -> list[Final]:
+    """Tasks that are over, in the order of their ends."""
+    ended = sorted((t for t in attempt.tasks if not t.live), key=lambda t: (t.token == newest, t.ended_at or 0.0))
+    return [Final(t.token.role, t.token.index, t.exit is not None and t.exit.succeeded) for t in ended]
+
+
+def not_needed(turn: Turn, run: Run) -> Stop:
+    """How a task is stopped that its attempt does not need any more."""
+    return Stop(at=turn.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note="")
+
+
+def _dismiss(turn: Turn, run: Run, attempt: Attempt) -> None:
+    wanted = not_needed(turn, run)
+    for task in attempt.tasks:
+        if task.live and task.held is not None:
+            end_held(turn, task)
+        elif task.live and task.exited is None:
+            tasks.stop(turn, task.token, wanted)
+
+
+def end_held(turn: Turn, task: Task) -> None:
+    """A task that was kept for debugging is over, with the exit that it had; the end of another one may have ended it already."""
+    known = turn.world.task(task.token)
+    if known is None or not known.live:
+        return
+    assert task.exit is not None
+    turn.ask(ClearTimer(("debug", task.token)))
+    over(turn, task, task.exit, task.diagnosis)
+
+
+def _close(turn: Turn, token: Token) -> None:
+    """If this was the last task of its attempt: does another attempt follow, or is the run over?"""
+    run = turn.world.jobs[token.jid].run
+    assert run is not None
+    attempt = _attempt(run, token.attempt)
+    if attempt is None or attempt.ended_at is not None or (token.jid, token.serial) in turn.world.tallies:
+        return
+    status, reason, error = _result(run, attempt)
+    if not run.active:
+        _end(turn, token, reason)
+        return
+    if status == ERROR and run.stop is None and run.spec.retry is not None:
+        telling = attempt.telling
+        behavior = "unknown" if telling is None or telling.diagnosis is None else telling.diagnosis.behavior
+        before = [a.retry.behavior for a in run.attempts if a.retry is not None]
+        late = run.late_stop
+        found = again(run.spec.retry, behavior, before, turn.chance()) if late is None else CANCELED_LATE.format(late.by)
+        if not isinstance(found, str):
+            _end(turn, token, reason, retry=Retrying(
+                at=turn.now.wall, delay_secs=found.delay_secs, behavior=found.behavior, reason=found.reason, mono=turn.now.mono,
+                boot_id=turn.now.boot_id,
+            ))
+            turn.ask(SetTimer(("retry", token.jid, token.serial), found.delay_secs))
+            return
+        _end(turn, token, reason, not_retried=found)
+    else:
+        _end(turn, token, reason)
+    turn.record(token.jid, RunEnded(at=turn.now.wall, serial=token.serial, status=status, reason=reason, error=error))
+
+
+def _end(turn: Turn, token: Token, reason: str, *, retry: Retrying | None = None, not_retried: str | None = None) -> None:
+    turn.record(token.jid, AttemptEnded(
+        at=turn.now.wall, serial=token.serial, attempt=token.attempt, reason=reason, retry=retry, not_retried=not_retried,
+    ))
+
+
+def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
+    """(status, reason, error) of a run of which this was the last attempt."""
+    exit_, verdict = attempt.telling.exit if attempt.telling is not None else None, attempt.decided
+    if verdict is not None and verdict.succeeded:
+        return COMPLETED, "exit", None
+    if exit_ is None:
+        exit_ = ExitInfo(source="lost", detail="none of its tasks left an exit")
+    status, reason, error = outcome(exit_)
+    if verdict is None or status == COMPLETED:
+        return status, reason, error
+    return status, reason, f"{verdict.reason} {_named(attempt.telling)}: {error}" if error else verdict.reason
+
+
+def _named(task: Task | None) -> str:
+    return "a task" if task is None else f"{task.token.role}/{task.token.index}"
+
+
+def live_held(all_: Iterable[Task]) -> list[Task]:
+    """Of these, the ones that are kept for debugging."""
+    return [t for t in all_ if t.live and t.held is not None]

@@ -1,0 +1,75 @@
+"""Failed tasks that are kept for somebody to look at: nothing of them runs, what they hold they go on holding.
+
+Kept is what failed by itself (its own exit code, a crash, memory that ran out), never what the platform did to it. It ends at
+its deadline, or when it is released; then it has ended as it ended, and the attempt goes on from there.
+"""
+
+from ....db.events.events import TaskHeld
+from ....db.events.state import Job, Task
+from ....diagnosis.exit_table import Diagnosis
+from ....protocol.errors import Refusal
+from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.ids import Token
+from . import attempts
+from ..interface.effects import ReplyStatus, SetTimer
+from ..interface.inputs import Release
+from ..state.world import Turn, owner
+
+
+def wanted(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
+    """Is this failure one that somebody wants to look at?"""
+    token = task.token
+    run = turn.world.jobs[token.jid].run
+    if run is None or run.serial != token.serial or not run.active or run.spec.debug_secs is None or task.held is not None:
+        return False
+    if run.late_stop is not None:  # its user does not want it any more
+        return False
+    attempt = next((a for a in run.attempts if a.number == token.attempt), None)
+    if attempt is None or attempt.decided is not None or diagnosis is None or exit_.stop_reason is not None:
+        return False
+    if exit_.ended_by_scheduler not in (None, "OUT_OF_MEMORY"):
+        return False
+    return exit_.source in ("keeper", "script", "engine", "scheduler") and diagnosis.type in ("user", "unknown")
+
+
+def keep(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
+    """Nothing of it runs any more; it is over when its time is, or when it is released."""
+    token = task.token
+    run = turn.world.jobs[token.jid].run
+    assert run is not None and run.spec.debug_secs is not None
+    secs = min(run.spec.debug_secs, turn.world.policy.debug_secs)
+    turn.record(token.jid, TaskHeld(
+        at=turn.now.wall, token=token, exit=exit_, secs=secs, diagnosis=diagnosis, mono=turn.now.mono, boot_id=turn.now.boot_id,
+    ))
+    turn.world.agent(task.agent_key).placed.discard(token)
+    turn.ask(SetTimer(("debug", token), secs))
+
+
+def deadline(turn: Turn, token: Token) -> None:
+    """Nobody has released it."""
+    task = turn.world.task(token)
+    if task is not None and task.live and task.held is not None:
+        attempts.end_held(turn, task)
+
+
+def release(turn: Turn, input_: Release) -> None:
+    """Somebody has seen enough; raises Refusal. Somebody else's job and no job answer alike."""
+    request = input_.request
+    job = turn.world.jobs.get(request.compute_jid)
+    if job is None or job.run is None or owner(job.jid) != request.uid:
+        raise Refusal("notFound", f"there is no job {request.compute_jid}")
+    serial = request.compute_job_serial or job.run.serial
+    turn.ask(ReplyStatus(input_.handle, job.jid, serial))
+    if serial != job.run.serial:
+        return
+    for task in attempts.live_held(job.run.live_tasks):
+        if request.role in (None, task.token.role) and request.index in (None, task.token.index):
+            deadline(turn, task.token)
+
+
+def arm(turn: Turn, job: Job) -> None:
+    """After a restart: what is left of their time."""
+    for task in job.live_tasks():
+        if task.held is not None:
+            passed = turn.passed(task.held.at, task.held.mono, task.held.boot_id)
+            turn.ask(SetTimer(("debug", task.token), max(0.0, task.held.secs - passed)))

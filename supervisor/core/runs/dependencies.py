@@ -1,0 +1,151 @@
+"""Runs that wait for the end of others: what is accepted, and what their ends lead to.
+
+A run that waits for others is in no queue. The end of one of those is looked at in a decision of its own, some followers at a
+time, so that a chain of ten thousand is no long decision; after a restart every one that is waited for is looked at again.
+"""
+
+from itertools import islice
+
+import msgspec
+
+from ....db.events.events import DependencyEnded, RunEnded
+from ....db.events.state import Job, PastRun, Run
+from ....protocol.errors import Refusal
+from ....protocol.api.requests import RunSpec
+from ....protocol.jobs.roles import After
+from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
+from ..scheduling import placement
+from ..interface.effects import ClearTimer, SetTimer
+from ..resources.concurrency_limits import Ticket
+from ..state.world import Turn, owner
+
+#: Followers of one run that are told of its end in one decision.
+TOLD = 128
+
+
+def accepted(turn: Turn, spec: RunSpec, jid: str) -> tuple[After, ...]:
+    """What this run has still to wait for, each with its serial. Raises Refusal for what will never come."""
+    waits: list[After] = []
+    for after in spec.after:
+        job = turn.world.jobs.get(after.compute_jid)
+        if after.compute_jid == jid:
+            raise Refusal("badRequest", f"{jid} cannot wait for itself")
+        if job is None or job.run is None or owner(job.jid) != spec.uid:
+            raise Refusal("notFound", f"there is no job {after.compute_jid} to wait for")
+        pinned = msgspec.structs.replace(after, compute_job_serial=after.compute_job_serial or job.run.serial)
+        found = _ended(job, pinned.compute_job_serial)
+        if found is None:
+            waits.append(pinned)
+        elif not _right(pinned, found):
+            sentence = f"it is to run after {after.compute_jid} ({_words(pinned)}), which has ended already: {found}"
+            raise Refusal("dependencyNever", sentence)
+    return tuple({(a.compute_jid, a.compute_job_serial, a.on): a for a in waits}.values())
+
+
+def wait(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
+    """From now on it waits for these."""
+    turn.world.wait_for(ticket, waits)
+
+
+def forget(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
+    """It does not wait for these any more."""
+    for after in waits:
+        serials = turn.world.followers.get(after.compute_jid, {})
+        tickets = serials.get(after.compute_job_serial, {})
+        tickets.pop(ticket, None)
+        if serials and not tickets:
+            serials.pop(after.compute_job_serial, None)
+            if not serials:
+                del turn.world.followers[after.compute_jid]
+
+
+def noticed(turn: Turn) -> None:
+    """Jobs changed in this decision: are there some that others wait for?"""
+    for jid in sorted(turn.touched.keys() & turn.world.followers.keys()):
+        if any(_ended(turn.touched[jid], serial) is not None for serial in turn.world.followers[jid]):
+            turn.ask(SetTimer(("follow", jid), 0.0))
+
+
+def look_at_all(turn: Turn) -> None:
+    """After a restart."""
+    for jid in turn.world.followers:
+        turn.ask(SetTimer(("follow", jid), 0.0))
+
+
+def follow(turn: Turn, jid: str) -> None:
+    """Somebody waits for runs of this job: tell him of those that are over, or some of them."""
+    job = turn.world.jobs.get(jid) or Job(jid=jid)
+    room = TOLD
+    for serial in list(turn.world.followers.get(jid, {})):
+        found = _ended(job, serial)
+        if found is None:
+            continue
+        # who was told of the end of one of them may wait for none of them any more
+        tickets = list(islice(turn.world.followers.get(jid, {}).get(serial, {}), room))
+        room -= len(tickets)
+        for ticket in tickets:
+            _tell(turn, ticket, jid, serial, found)
+        if room == 0:
+            turn.ask(SetTimer(("follow", jid), 0.0))
+            return
+
+
+def _tell(turn: Turn, ticket: Ticket, jid: str, serial: int, found: str) -> None:
+    """This ended, which the ticket waits for, perhaps in more than one way."""
+    run = turn.world.jobs[ticket[0]].run
+    assert run is not None and run.serial == ticket[1]
+    waits = [a for a in run.waits_for if (a.compute_jid, a.compute_job_serial) == (jid, serial)]
+    forget(turn, ticket, tuple(waits))
+    _over(turn, ticket, run.waits_for, jid, serial, found, right=all(_right(a, found) for a in waits))
+
+
+def _over(turn: Turn, ticket: Ticket, waited: tuple[After, ...], jid: str, serial: int, found: str, *, right: bool) -> None:
+    own, own_serial = ticket
+    job = turn.record(own, DependencyEnded(
+        at=turn.now.wall, serial=own_serial, compute_jid=jid, compute_job_serial=serial, status=found,
+    ))
+    run = job.run
+    assert run is not None
+    if not right:
+        forget(turn, ticket, waited)
+        turn.ask(ClearTimer(("queue", own, own_serial)))
+        turn.record(own, RunEnded(at=turn.now.wall, serial=own_serial, status=CANCELED, reason="dependency"))
+    elif not run.waits_for:
+        placement.enqueue(turn, job)
+
+
+def _ended(job: Job, serial: int) -> str | None:
+    """How this run ended, once nothing of it is left; None before. One that nobody remembers ended somehow."""
+    run = job.run
+    if run is not None and run.serial == serial:
+        if run.busy:
+            return None
+        return _before_purge(run)
+    past = next((p for p in job.history if p.serial == serial), None)
+    if past is None:
+        return "forgotten"
+    return None if past.live_tasks else _before_purge(past)
+
+
+def _before_purge(run: Run | PastRun) -> str:
+    """How it ended: a purged run ended in one of those ways before."""
+    if run.status != PURGED:
+        return run.status
+    if run.error is None and run.reason == "exit":
+        return COMPLETED
+    return ERROR if run.error is not None else CANCELED
+
+
+def _right(after: After, found: str) -> bool:
+    """Is this the end that was waited for?"""
+    match after.on:
+        case "ok":
+            return found == COMPLETED
+        case "failed":
+            return found in (ERROR, CANCELED)
+        case _:
+            return True
+
+
+def _words(after: After) -> str:
+    return {"ok": "if it completes", "failed": "if it does not complete", "any": "however it ends"}[after.on]

@@ -1,0 +1,310 @@
+"""What agents report, held against what the log says. Level-triggered: whatever the order, only the difference counts.
+
+An execution goes placed -> started -> (exited) -> ended. A report repeats what is known, brings news, or speaks of something that should
+not be: an ended or unknown task that runs is stopped; an ended one that was recorded before is only acknowledged; a task the
+agent does not know was never received (then it is sent again) or is lost (then it had started).
+"""
+
+from typing import assert_never
+
+import msgspec
+
+from ....db.events.events import TaskExited, TaskStarted, TaskSubmitted
+from ....db.events.state import Task
+from ....protocol.jobs import progress_report as reports
+from ....protocol.clusters.batch import BatchState
+from ....diagnosis.exit_table import diagnose
+from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.ids import AgentKey, Token
+from ....protocol.wire.messages import Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, KeeperReport, LogChunk, OpError, PortsProbed, RunReport, RunStatusUpdate, Samples, Snapshot
+from ..agents import lifecycle as agency
+from . import attempts, debug_hold as debugging, termination as stopping
+from ..state import cluster_assignment as batch
+from ..scheduling import gang_placement as gangs, placement, dispatch as tasks
+from ..interface.effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
+from ..interface.inputs import AgentGap, AgentSaid
+from ..state.world import AgentView, Turn, owner
+
+#: It may have run: what its keeper wrote down need not have been on the disk when the power went.
+RESTARTED = "the machine was restarted while it was being started"
+
+
+def said(turn: Turn, input_: AgentSaid) -> None:
+    """One message of an agent, if its connection is the one that counts."""
+    view = turn.world.agent(input_.key)
+    if view.phase == "leaving" and input_.epoch == view.epoch:
+        return  # it is asked for everything, should it stay
+    if view.phase != "up" or input_.epoch != view.epoch:
+        turn.ask(Count("staleEpoch", f"{input_.key} spoke on an older connection"))
+        return
+    message = input_.message
+    match message:
+        case RunStatusUpdate():
+            if _owned(turn, input_, message.execution):
+                update(turn, input_.key, message.execution)
+        case Snapshot():
+            if all(_owned(turn, input_, e) for e in message.executions):
+                _page(turn, input_.key, view, message)
+        case OpError():
+            turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
+        case PortsProbed():
+            placement.probed(turn, input_.key, message)
+        case KeeperReport():
+            agency.keeper_said(turn, input_.key, message)
+        case Alive() | LogChunk() | CallReply() | FileChunk() | FileList() | RunReport() | Samples() | ClusterReport():
+            pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
+        case _:
+            assert_never(message)
+
+
+def gap(turn: Turn, input_: AgentGap) -> None:
+    """Something it said was lost: ask for everything."""
+    view = turn.world.agent(input_.key)
+    if view.phase == "up" and view.epoch == input_.epoch:
+        turn.ask(FindTasks(input_.key))
+
+
+def _owned(turn: Turn, input_: AgentSaid, execution: Execution) -> bool:
+    """An agent speaks for its own user only."""
+    if owner(execution.token.jid) == input_.key.uid:
+        return True
+    turn.ask(Count("foreignToken", f"{input_.key} spoke of {execution.token}"))
+    turn.ask(EndConnection(input_.key, input_.epoch, "it spoke of another user's task"))
+    return False
+
+
+def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
+    """One execution as the agent knows it."""
+    token = execution.token
+    task = turn.world.task(token)
+    if task is None or not task.live:
+        _leftover(turn, key, execution)
+        return
+    if task.agent_key != key:
+        turn.ask(Count("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs"))
+        return
+    if task.held is not None:  # its end is on record, and it is kept for somebody to look at
+        turn.ask(SettleTasks(key, (token,)))
+        return
+    turn.ask(ClearTimer(("op", token)))
+    if isinstance(execution.batch, BatchState) and key.driver in turn.world.policy.batch:
+        _heard(turn, task, execution.batch)
+    match execution.state:
+        case "starting":
+            turn.ask(SetTimer(("op", token), _patience(turn, token)))
+            if _unwanted(turn, token):
+                stopping.remind(turn, token)
+        case "running":
+            _running(turn, task, execution)
+        case "ended":
+            _ended(turn, task, execution)
+        case _:
+            assert_never(execution.state)
+
+
+def _heard(turn: Turn, task: Task, said: BatchState) -> None:
+    """What its batch scheduler says of it. Its number there is on record from the first time on; the rest is a notice."""
+    turn.world.batch[task.token] = said
+    if said.job_id is not None and task.batch is None:
+        turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
+
+
+def _patience(turn: Turn, token: Token) -> float:
+    """After this long without a word of something that has not started, it is asked for."""
+    policy = turn.world.policy
+    return policy.batch_reply_secs if token in turn.world.batch else policy.op_reply_secs
+
+
+def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
+    """The log is done with it, or never knew it."""
+    if execution.state == "ended":
+        turn.ask(SettleTasks(key, (execution.token,)))
+        return
+    turn.ask(Count("staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"))
+    turn.ask(StopTask(key, execution.token, "lost", 0.0))
+
+
+def _running(turn: Turn, task: Task, execution: Execution) -> None:
+    token = task.token
+    view = turn.world.agent(task.agent_key)
+    if execution.elapsed_secs is not None:
+        turn.world.began[token] = turn.now.mono - execution.elapsed_secs
+    pid = execution.pid
+    if pid is None and token in turn.world.batch:
+        pid = 0  # it runs by the word of its scheduler alone
+    if task.pid is None and pid is not None:
+        turn.record(token.jid, TaskStarted(
+            at=turn.now.wall, token=token, pid=pid, start_ticks=execution.start_ticks or 0,
+            started_at=execution.started_at or turn.now.wall, host=_host(turn, task, view), boot_id=view.boot_id,
+        ))
+        placement.running(turn, token)
+    if execution.exit is not None:
+        _exited(turn, token, execution.exit)
+    elif _unwanted(turn, token):
+        stopping.remind(turn, token)
+    else:
+        stopping.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+
+
+def _exited(turn: Turn, token: Token, exit_: ExitInfo) -> None:
+    """Its command has ended: from here on neither its time limit nor a stop concerns it, however long the rest of it takes."""
+    task = turn.world.task(token)
+    if task is not None and task.exited is None:
+        turn.record(token.jid, TaskExited(at=turn.now.wall, token=token, exit=_writable(turn, exit_)))
+    for timer in ("limit", "stop"):
+        turn.ask(ClearTimer((timer, token)))
+
+
+def _host(turn: Turn, task: Task, view: AgentView) -> str:
+    """Where its processes are: not where its agent is, with a batch scheduler."""
+    said = turn.world.batch.get(task.token)
+    return (said.node or said.nodes or view.host) if said is not None else view.host
+
+
+def _unwanted(turn: Turn, token: Token) -> bool:
+    """It was stopped, or its attempt was decided by others, or a newer run took its place."""
+    run = turn.world.jobs[token.jid].run
+    if run is None or run.serial != token.serial or run.stop is not None:
+        return True
+    return any(a.number == token.attempt and a.decided is not None for a in run.attempts)
+
+
+def _ended(turn: Turn, task: Task, execution: Execution) -> None:
+    exit_ = execution.exit or ExitInfo(source="lost", detail="the agent reported its end and nothing else")
+    if exit_.source == "start" and _restarted(turn, task):
+        exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
+    finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
+    turn.ask(SettleTasks(task.agent_key, (task.token,)))
+
+
+def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
+    """Nothing of this execution is left: it is over, or kept for debugging. Where its end is lost, an exit on record decides."""
+    if exit_.source == "lost" and task.exited is not None:
+        exit_ = task.exited
+    token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
+    view = turn.world.agent(task.agent_key)
+    if task.pid is None and pid is not None:
+        # it was so short that its start and its end came in one word
+        turn.record(token.jid, TaskStarted(
+            at=at, token=token, pid=pid, start_ticks=start_ticks or 0, started_at=exit_.started_at or at,
+            host=_host(turn, task, view), boot_id=view.boot_id,
+        ))
+        placement.running(turn, token)
+    exit_ = _with_last_word(turn, token, exit_)
+    turn.world.began.pop(token, None)
+    for timer in ("op", "limit", "stop"):
+        turn.ask(ClearTimer((timer, token)))
+    if exit_.fault == "subnetTaken":
+        gangs.foreign(turn, task)
+    run = turn.world.jobs[token.jid].run
+    if run is not None and run.serial == token.serial and batch.keeps_limit(turn.world.policy, run):
+        turn.ask(ClearTimer(("queue", token.jid, token.serial)))
+    diagnosis = diagnose(exit_, turn.world.policy.exits)
+    if debugging.wanted(turn, task, exit_, diagnosis):
+        debugging.keep(turn, task, exit_, diagnosis)
+    else:
+        attempts.over(turn, task, exit_, diagnosis)
+
+
+def _with_last_word(turn: Turn, token: Token, exit_: ExitInfo) -> ExitInfo:
+    """Of its batch scheduler, where the exit does not have it."""
+    said = turn.world.batch.pop(token, None)
+    return exit_ if said is None or isinstance(exit_.batch, BatchState) else msgspec.structs.replace(exit_, batch=said)
+
+
+def _writable(turn: Turn, exit_: ExitInfo) -> ExitInfo:
+    """Without a report that is none: NaN in it would be one thing in memory and another in the log."""
+    wrong = None if exit_.report is None else reports.wrong(exit_.report)
+    if wrong is None:
+        return exit_
+    turn.ask(Count("reportRefused", wrong))
+    return msgspec.structs.replace(exit_, report=None)
+
+
+def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
+    """Pages of one snapshot; with the last one belief and snapshot are compared."""
+    if page.number <= view.snapshot_done:
+        return  # said before what is known now
+    if page.page == 0:
+        view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
+    if page.number != view.snapshot_number or page.page != view.snapshot_pages:
+        view.snapshot_number = None
+        turn.ask(FindTasks(key))
+        return
+    view.snapshot_pages += 1
+    view.snapshot.update({e.token: e for e in page.executions})
+    if page.last:
+        known, view.snapshot, view.snapshot_number, view.snapshot_done = view.snapshot, {}, None, page.number
+        reconcile(turn, key, known)
+
+
+def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
+    """Everything the agent knows against everything the log believes to be with it; then it is up to date and gets work."""
+    view = turn.world.agent(key)
+    if not view.synced and not view.doubted and any(_started(turn, token) for token in view.placed - known.keys()):
+        # it may be the last word of an agent that was replaced since, on its way for long; who is gone does not answer
+        view.doubted = True
+        turn.ask(FindTasks(key))
+        return
+    before = {token.jid for token in view.placed}
+    tasks.launch(turn, key, [token for token in sorted(view.placed - known.keys()) if _never_heard_of(turn, key, token)])
+    for execution in known.values():
+        update(turn, key, execution)
+    if not view.synced:
+        view.news, view.news_since = {jid: job.version for jid, job in turn.touched.items() if jid in before}, view.unknown_since
+        view.synced, view.unknown_since = True, None
+        turn.ask(ClearTimer(("sync", key, view.epoch)))
+        placement.up(turn, key)
+        agency.ready(turn, key)
+
+
+def _started(turn: Turn, token: Token) -> bool:
+    task = turn.world.task(token)
+    return task is not None and task.live and task.pid is not None
+
+
+def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
+    """The agent does not know this one. Is it to be launched again, because it never was?"""
+    task = turn.world.task(token)
+    if task is None or not task.live:
+        return False
+    if task.pid is not None:
+        finish(turn, task, ExitInfo(source="lost", detail="its agent does not know it any more", started_at=task.started_at))
+        return False
+    if _unwanted(turn, token):
+        stopping.remind(turn, token)
+        return False
+    if _restarted(turn, task):
+        finish(turn, task, ExitInfo(source="lost", detail=RESTARTED))
+        return False
+    return True
+
+
+def _restarted(turn: Turn, task: Task) -> bool:
+    """Was its machine restarted since it was placed? Then its traces may be lost with what was not yet on the disk.
+
+    What is given to a batch scheduler has its traces on the nodes, which share a file system: its script starts once at most.
+    """
+    view = turn.world.agent(task.agent_key)
+    if task.agent_key.driver in turn.world.policy.batch:
+        return False
+    return task.boot_id is not None and view.boot_id not in ("", task.boot_id)
+
+
+def sync_deadline(turn: Turn, key: AgentKey, epoch: int) -> None:
+    """Connected, and its first snapshot never came whole: ask again."""
+    view = turn.world.agent(key)
+    if view.phase == "up" and view.epoch == epoch and not view.synced:
+        turn.ask(FindTasks(key))
+        turn.ask(SetTimer(("sync", key, epoch), turn.world.policy.op_reply_secs))
+
+
+def op_deadline(turn: Turn, token: Token) -> None:
+    """No word on an op: perhaps it was lost. A snapshot tells."""
+    task = turn.world.task(token)
+    if task is None or not task.live or task.pid is not None:
+        return
+    view = turn.world.agent(task.agent_key)
+    if view.phase == "up":
+        turn.ask(FindTasks(task.agent_key))
+    turn.ask(SetTimer(("op", token), _patience(turn, token)))

@@ -1,0 +1,1 @@
+"""Scheduling: one sentence to be written."""

@@ -1,0 +1,142 @@
+"""What is asked for tasks: their launch and their stop, each with the timer that asks again when nobody answers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from ....db.events.state import Run, Stop
+from ....protocol.launch import task_environment as task_env
+from ....protocol.clusters.batch import Wishes
+from ....protocol.wire.codec import MAX_KEYS
+from ....protocol.ids import AgentKey, Token
+from ....protocol.wire.messages import AppInput, Box, Shared, TaskRun, TaskSpec
+from ....protocol.jobs.roles import Place, TaskRole
+from ..state import cluster_assignment as batch
+from ..resources import subnets
+from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
+from ..state.world import Turn
+
+#: A stop is asked for again until it is reported done.
+REMIND_SECS = 10.0
+#: Tasks of a gang that are launched in one message, at most, and how long and how rich in names such a message may be: well below
+#: what the codec takes, which one task alone never exceeds (`role_checks`).
+AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
+#: Names of one task besides its variables.
+_OTHER_NAMES = 20
+
+
+def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
+    """Ask for their start at this place; at most once is the task driver's promise, so asking again is harmless."""
+    gangs: dict[tuple[str, int, int], list[Token]] = {}
+    for token in tokens:
+        run = turn.world.jobs[token.jid].run
+        assert run is not None
+        if run.spec.roles:
+            gangs.setdefault((token.jid, token.serial, token.attempt), []).append(token)
+        else:
+            turn.ask(LaunchTask(key, token, _plain(turn, run, key)))
+        turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+    for (jid, _, number), members in gangs.items():
+        run = turn.world.jobs[jid].run
+        assert run is not None
+        _gang(turn, key, run, number, members)
+
+
+def _plain(turn: Turn, run: Run, key: AgentKey) -> TaskSpec:
+    spec = run.spec
+    app = None if spec.data is None else AppInput(simulation_type=spec.simulation_type, compute_model=spec.compute_model, data=spec.data)
+    return TaskSpec(
+        command=spec.command, app=app, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
+        time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes, batch=_wishes(turn, run, key.host),
+    )
+
+
+def _wishes(turn: Turn, run: Run, host: str) -> Wishes | msgspec.UnsetType:
+    """What its batch scheduler is asked for, if it has one."""
+    return batch.wishes(run.spec, host) if run.spec.driver in turn.world.policy.batch else msgspec.UNSET
+
+
+def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
+    roles = {role.name: role for role in run.spec.roles}
+    shared, runs = _shared(turn, run, tokens[0].jid, number), []
+    for token in tokens:
+        task = run.find(token)
+        assert task is not None
+        runs.append(TaskRun(op_id=task.op_id, token=token, spec=_member(turn, run, token, roles[token.role], task.place)))
+    # what a batch scheduler starts together must come to it together, however much that is (`batch.too_large`)
+    for together in [tuple(runs)] if key.driver in turn.world.policy.batch else _messages(shared, runs):
+        turn.ask(LaunchGang(key, shared, together))
+
+
+def _shared(turn: Turn, run: Run, jid: str, number: int) -> Shared:
+    """Of all tasks of an attempt, however many hosts they are on."""
+    known = turn.shared.get((jid, run.serial, number))
+    if known is None:
+        places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
+        known = turn.shared[jid, run.serial, number] = task_env.shared(run.spec, jid, run.serial, number, places)
+    return known
+
+
+def _messages(shared: Shared, runs: Sequence[TaskRun]) -> Iterator[tuple[TaskRun, ...]]:
+    """As many of them at a time as fit into one message."""
+    own = len(shared.job) + _chars(shared.env)
+    together: list[TaskRun] = []
+    chars, names = own, len(shared.env)
+    for run in runs:
+        size, more = _chars(run.spec.env) + sum(map(len, run.spec.command)), len(run.spec.env) + _OTHER_NAMES
+        if together and (len(together) == AT_ONCE or chars + size > MESSAGE_CHARS or names + more > MESSAGE_NAMES):
+            yield tuple(together)
+            together, chars, names = [], own, len(shared.env)
+        together.append(run)
+        chars, names = chars + size, names + more
+    yield tuple(together)
+
+
+def _chars(env: Mapping[str, str]) -> int:
+    return sum(len(k) + len(v) for k, v in env.items())
+
+
+def _member(turn: Turn, run: Run, token: Token, role: TaskRole, place: Place) -> TaskSpec:
+    spec = run.spec
+    directory = task_dir(run.run_dir, role.name, place.index)
+    box = _box(turn, run, role, place) if spec.driver in turn.world.policy.containers else None
+    queued = spec.driver in turn.world.policy.batch
+    own = task_env.own(spec, token.jid, run.serial, token.attempt, place)
+    return TaskSpec(
+        command=role.command, run_dir=directory, env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory}, wrap=spec.wrap,
+        time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
+        memory_bytes=role.memory_mb * 2**20 if box is None else None,
+        # whether somebody listens there, only its node could say
+        ports=tuple(sorted(port for ports in place.ports.values() for port in ports)) if box is None and not queued else (),
+        batch=_wishes(turn, run, place.host),
+        box=msgspec.UNSET if box is None else box,
+    )
+
+
+def _box(turn: Turn, run: Run, role: TaskRole, place: Place) -> Box:
+    """The container of one task. Where its gang has a network of its host, its address is out of that."""
+    nodes = turn.world.room(run.spec.driver).nodes
+    subnet = None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
+    return Box(
+        image=role.image, cpu=role.cpu, memory_mb=role.memory_mb, shm_mb=role.shm_mb, gpus=place.gpus,
+        address=None if subnet is None else place.address, subnet=subnet, volumes=role.volumes, keep=run.spec.debug_secs is not None,
+    )
+
+
+def task_dir(run_dir: str, role: str, index: int) -> str:
+    """The directory of one task of a run with roles: the same one in every attempt."""
+    return f"{run_dir}/{role}/{index}"
+
+
+def _limit(turn: Turn, run: Run) -> float | None:
+    limit = run.spec.time_limit_secs
+    return limit if limit is not None else turn.world.policy.time_limit_secs
+
+
+def stop(turn: Turn, token: Token, wanted: Stop | None) -> None:
+    """Ask for its end; `wanted` is absent for a leftover of an older run, which is not wanted any more either."""
+    task = turn.world.task(token)
+    assert task is not None
+    reason, grace = (wanted.reason, wanted.grace_secs) if wanted is not None else ("lost", 0.0)
+    turn.ask(StopTask(task.agent_key, token, reason, grace))
+    turn.ask(SetTimer(("stop", token), REMIND_SECS + grace))

@@ -1,0 +1,86 @@
+"""Queued runs of drivers with several hosts that go from one host's queue to another's, each with its number.
+
+Never one of which something is placed. A run moves because its host is down, because no memory is left there for its agent, or because
+a slot is free elsewhere that nobody waits for.
+"""
+
+from collections.abc import Iterable
+
+from ....protocol.ids import AgentKey
+from ....protocol.api.requests import RunSpec
+from ..resources import host_selection as hosts
+from . import placement
+from ..state.host_assignment import cpu_pool
+from ..resources.concurrency_limits import Ticket
+from ..state.world import Turn
+
+
+def away(turn: Turn, key: AgentKey) -> None:
+    """No agent can be there now for what waits at this host: whatever has a better one goes there."""
+    world = turn.world
+    view, down = world.agent(key), (key.driver, key.host) in world.homes.down
+    if not view.queued or len(world.policy.hosts(key.driver)) == 1:
+        return
+    leaving: dict[Ticket, AgentKey] = {}
+    placement.withdraw(turn, key, view.asking)
+    for ticket, number in list(view.queued.items()):
+        world.dequeue(key, ticket)
+        target = world.homes.choose(_spec(turn, ticket)) or key
+        better = (target.driver, target.host) not in world.homes.down and (down or world.homes.memory(target) > 0)
+        leaving[ticket] = target if better else key
+        world.enqueue(leaving[ticket], ticket, number)
+    _arrived(turn, {key, *leaving.values()})
+
+
+def move(turn: Turn, key: AgentKey, ticket: Ticket, target: AgentKey) -> None:
+    """This one goes there."""
+    placement.withdraw(turn, key, (ticket,))
+    number = turn.world.dequeue(key, ticket)
+    if number is not None:
+        turn.world.enqueue(target, ticket, number)
+        _arrived(turn, {key, target})
+
+
+def _arrived(turn: Turn, keys: Iterable[AgentKey]) -> None:
+    for key in sorted(keys):
+        placement.in_order(turn, key)
+        if turn.world.agent(key).queued:
+            turn.need(key)
+
+
+def even_out(turn: Turn) -> None:
+    """Slots that are free where nobody waits for one go to those who wait longest for one elsewhere."""
+    if not turn.world.homes.hosts:
+        return
+    for driver, places in turn.world.policy.places.items():
+        several = len(places) > 1 and driver not in turn.world.policy.batch
+        for kind in sorted({kind for p in places for kind in p.slots}) if several else ():
+            _even_out(turn, driver, kind)
+
+
+def _even_out(turn: Turn, driver: str, kind: str) -> None:
+    world = turn.world
+    pools = {p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host))) for p in world.policy.places[driver]}
+    waiting = sorted((number, ticket, host) for host, pool in pools.items() if pool is not None for number, ticket in pool.queue)
+    free = {
+        host: world.policy.slots_at(driver, kind, host) - (0 if pool is None else len(pool.holders))
+        for host, pool in pools.items() if (driver, host) not in world.homes.down and (pool is None or not pool.queue)
+    } if waiting else {}
+    if not any(n > 0 for n in free.values()):
+        return
+    for key, view in world.agents.items():
+        if key.driver == driver and key.kind == kind and key.host in free and not view.known:
+            free[key.host] -= len(view.queued)  # they will ask when it is up
+    for _, ticket, host in waiting:
+        spec = _spec(turn, ticket)
+        may = {p.host for p in hosts.allowed(world.policy.places[driver], spec.active_plan)}
+        to = next((h for h, n in free.items() if n > 0 and h in may and world.homes.memory(world.key_at(spec, h))), None)
+        if to is not None and ticket in world.agent(world.key_at(spec, host)).queued:
+            free[to] -= 1
+            move(turn, world.key_at(spec, host), ticket, world.key_at(spec, to))
+
+
+def _spec(turn: Turn, ticket: Ticket) -> RunSpec:
+    run = turn.world.jobs[ticket[0]].run
+    assert run is not None and run.serial == ticket[1]
+    return run.spec

@@ -1,0 +1,1 @@
+"""State: one sentence to be written."""

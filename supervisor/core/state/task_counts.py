@@ -1,0 +1,45 @@
+"""How far the attempts that live are, in numbers, so that the end of one of a thousand tasks need not look at all the others."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ....db.events.events import JobEvent, TaskEnded, TaskPlaced
+from ....db.events.state import Task
+from ..resources.concurrency_limits import Ticket
+
+
+class Tally(msgspec.Struct):
+    """live: tasks that are not over. ends: of those that are, how many of a role ended well, and how many did not."""
+
+    live: int = 0
+    ends: dict[tuple[str, bool], int] = msgspec.field(default_factory=dict)
+
+
+#: By run; only runs with tasks that may live are in it.
+Tallies = dict[Ticket, Tally]
+
+
+def count(tallies: Tallies, event: JobEvent) -> None:
+    """This happened."""
+    match event:
+        case TaskPlaced(token=token):
+            tallies.setdefault((token.jid, token.serial), Tally()).live += 1
+        case TaskEnded(token=token, exit=exit_):
+            tally = tallies[token.jid, token.serial]
+            tally.live -= 1
+            tally.ends[token.role, exit_.succeeded] = tally.ends.get((token.role, exit_.succeeded), 0) + 1
+            if not tally.live:
+                del tallies[token.jid, token.serial]
+
+
+def of(tasks: Iterable[Task]) -> Tally:
+    """What these, of one attempt, come to."""
+    tally = Tally()
+    for task in tasks:
+        if task.live:
+            tally.live += 1
+        elif task.exit is not None:
+            seat = (task.token.role, task.exit.succeeded)
+            tally.ends[seat] = tally.ends.get(seat, 0) + 1
+    return tally

@@ -1,0 +1,1 @@
+"""Status: one sentence to be written."""

@@ -1,0 +1,362 @@
+"""What people are told about a run: the status reply and the one sentence that says why it waits. Pure."""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from ....db.records.job_record import roles, usage
+from ....db.events.state import Job, PastRun, Run
+from ....protocol.clusters.batch import BatchState
+from ....protocol.ids import AgentKey
+from ....protocol.jobs.status import ACTIVE, PENDING, PURGED
+from . import queue_position as ahead, batch_status
+from ..state import cluster_assignment as batch
+from ..resources import host_selection as hosts, gang_allocator as rooms, unschedulable as shortage, concurrency_limits as slots
+from ..resources.host_selection import HostPlace
+from ..interface.inputs import Now
+from ..resources.gang_allocator import Node
+from ..resources.concurrency_limits import Ticket, Wait
+from ..runs.termination import canceled_after
+from ..state.world import AgentView, World, owner
+
+#: Of the runs it waits for, so many are named.
+WAITS_SHOWN = 20
+#: How soon a page should ask again, seconds.
+NEXT_REQUEST_SECS = {"sequential": 1, "parallel": 2}
+
+
+def missing(jid: str, reason: str) -> dict[str, Any]:
+    return {"state": "missing", "computeJid": jid, "reason": reason, "known": True, "over": True}
+
+
+def status(
+    world: World, job: Job, position: int, now: Now, *, hash_: str | None = None, serial: int = 0, store_fails_since: float | None = None,
+) -> dict[str, Any]:
+    """Status of a job's run for somebody who asked for this hash and serial; a mismatch is the normal answer `missing`."""
+    run = job.run
+    if run is None:
+        return missing(job.jid, "noRun")
+    if serial not in (0, run.serial):
+        past = next((p for p in job.history if p.serial == serial), None)
+        return missing(job.jid, "computeJobSerial-mismatch") if past is None else _past(job, past)
+    if hash_ is not None and hash_ != run.spec.compute_job_hash:
+        return missing(job.jid, "computeJobHash-mismatch")
+    return _current(world, job, run, position, now, store_fails_since)
+
+
+def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fails_since: float | None) -> dict[str, Any]:
+    known, since = knowledge(world, job, run)
+    waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run)
+    if run.live_tasks:
+        waits, sentence = _with_tasks(world, run) or (waits, sentence)
+        if run.spec.driver in world.policy.batch:
+            sentence = _on_cluster(world, run, waits, sentence)
+    if sentence is not None and store_fails_since is not None:
+        sentence += f"; nothing can begin or end: the event store cannot be written{_since(store_fails_since)}"
+    exit_, diagnosis = run.exit, run.diagnosis
+    reply: dict[str, Any] = {
+        "state": run.status, "computeJid": job.jid, "computeJobHash": run.spec.compute_job_hash, "computeJobSerial": run.serial,
+        "simulationType": run.spec.simulation_type,
+        "computeJobQueued": run.queued_at, "computeJobStart": run.started_at, "computeJobEnd": run.ended_at,
+        "elapsedTime": _elapsed(world, run, now), "reason": run.reason, "error": run.error,
+        "queueState": waits, "jobStatusMessage": sentence,
+        "known": known, "since": since, "over": not run.busy, "exit": msgspec.to_builtins(exit_) if exit_ else None,
+        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run), "usage": usage(run),
+        "waitsFor": [a.compute_jid for a in run.waits_for[:WAITS_SHOWN]],
+        "attempt": run.attempt, "position": position, "canceledAfterSecs": canceled_after(run),
+        "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
+    }
+    if run.ending:
+        reply["exited"] = next(msgspec.to_builtins(t.exited) for t in run.ending if t.exited is not None)
+    if run.late_stop is not None:
+        reply["lateStop"] = {"at": run.late_stop.at, "by": run.late_stop.by, "note": run.late_stop.note, "reason": run.late_stop.reason}
+    said = batch_status.last_word(world, run)
+    if said is not None:
+        reply["batch"] = msgspec.to_builtins(said)
+    keeper = _keeper(world, run)
+    if keeper is not None:
+        reply["keeper"] = keeper
+    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
+    to = batch_status.sign_in_to(world, run)
+    if to is not None:
+        reply["signInTo"] = to
+    if run.status in ACTIVE:
+        reply["nextRequest"] = {
+            "computeJobHash": run.spec.compute_job_hash, "computeJobSerial": run.serial, "computeJobStart": run.started_at,
+            "simulationId": run.spec.simulation_id, "simulationType": run.spec.simulation_type, "report": run.spec.compute_model,
+        }
+    return reply
+
+
+def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
+    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before it is made and once it is purged."""
+    if run.started_at is None or run.status == PURGED:
+        return None, None
+    if said is not None:
+        # a cluster that says no path of its own sees the supervisor's
+        return said.run_dir or run.run_dir, said.cluster
+    return (None, None) if run.spec.driver in world.policy.batch else (run.run_dir, None)
+
+
+def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None) -> str | None:
+    """What else there is to say of one that a batch scheduler has."""
+    if waits is None:
+        return batch_status.running(world, run)
+    return f"{sentence}{batch_status.doubts(world, run)}" if waits in ("stopping", "ending") else sentence
+
+
+def _past(job: Job, past: PastRun) -> dict[str, Any]:
+    """An earlier run by its serial: what is kept of it."""
+    return {
+        "state": past.status, "computeJid": job.jid, "computeJobHash": past.compute_job_hash, "computeJobSerial": past.serial,
+        "computeJobQueued": past.queued_at, "computeJobStart": past.started_at, "computeJobEnd": past.ended_at, "reason": past.reason,
+        "error": past.error, "known": True, "over": not past.live_tasks, "superseded": True,
+        "exit": {"code": past.exit_code, "signal": past.exit_signal},
+    }
+
+
+def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
+    """(known, since): false while a live task's agent is not there to be asked, or what it said is not durable yet.
+
+    Nor is it known what becomes of a task whose batch scheduler does not answer.
+    """
+    for task in run.live_tasks:
+        if task.held is not None:
+            continue
+        view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
+        if view is not None and view.keeper is not None:
+            return False, view.keeper.since
+        if view is None or not view.known:
+            return False, min((at for at in (view.unknown_since if view else None, dark) if at is not None), default=None)
+        if dark is not None:
+            return False, dark
+        if view.news.get(job.jid, 0) > job.version:
+            return False, view.news_since
+    return True, None
+
+
+def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
+    """(queueState, sentence with numbers) of a pending run."""
+    ticket = (job.jid, run.serial)
+    queued = run.spec.driver in world.policy.batch
+    if run.live_tasks:
+        return batch_status.queued(world, run) if queued else ("starting", "its agent was asked to start it")
+    if ticket in world.homes.homeless and queued:
+        return "no_host", f"{batch.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled"
+    if ticket in world.homes.homeless:
+        return "no_host", shortage.no_host(run.spec.active_plan)
+    if run.waits_for:
+        named, count = run.waits_for[0].compute_jid, len({(a.compute_jid, a.compute_job_serial) for a in run.waits_for})
+        return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
+    key = world.key_of(run)
+    view = world.agents.get(key)
+    if run.retry is not None and (view is None or ticket not in view.queued):
+        at = run.retry.at + run.retry.delay_secs
+        return "retry_wait", f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}"
+    if view is None or not view.known:
+        if (key.driver, key.host) in world.homes.down:
+            return "host_down", f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}" + _before_it(view, ticket)
+        if view is not None and view.phase == "signed_out":
+            return "sign_in", batch_status.sign_in(view, key) + _before_it(view, ticket)
+        if view is not None and view.phase == "crowded":
+            return "agent_memory", _memory_sentence(world, key) + _before_it(view, ticket)
+        return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
+    wait = slots.wait_of(world.slots, ticket)
+    if wait is not None:
+        return _slot_sentence(world, job, wait, view.queued[ticket])
+    if run.spec.roles and ticket in view.asking:
+        return _gang_sentence(world, run, ticket)
+    if ticket in view.queued:
+        # those before it ask for slots; what they wait for, it will wait for
+        before = ahead.of_user(view, view.queued[ticket])
+        return "op_slot", f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)"
+    return "starting", "it is being placed"
+
+
+def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
+    """What is to be said of a run because of its live tasks."""
+    if run.ending:
+        return "ending", _ending(world, run)
+    if not run.active:
+        return "stopping", "its processes are being ended" + _since(run.stop.at if run.stop else None)
+    held = [t for t in run.live_tasks if t.held is not None]
+    if held:
+        task, more = held[0], f" and {len(held) - 1} more" if len(held) > 1 else ""
+        assert task.held is not None and task.exit is not None
+        until = _since(task.held.at + task.held.secs, "until")
+        return "debug_hold", f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be looked at{until}"
+    decided = run.attempts[-1].decided
+    if decided is not None:
+        return "stopping", f"{len(run.live_tasks)} tasks are being stopped: {decided.reason}"
+    return None
+
+
+def _ending(world: World, run: Run) -> str:
+    """Its command has ended, and something of it is still there: how it ended, and what is waited for."""
+    task = next(t for t in run.ending if t.exited is not None)
+    assert task.exited is not None
+    more = f", and those of {len(run.ending) - 1} more tasks," if len(run.ending) > 1 else ""
+    since = _since(task.exited.ended_at)
+    if run.spec.driver in world.policy.batch:
+        waits = f"waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs){since}"
+    elif task.agent_key.kind == "container":
+        waits = f"waiting until its container is removed{since}"
+    else:
+        waits = f"waiting until no process of it is left{since}"
+    late = run.late_stop
+    too_late = "" if late is None else f"; {late.by} asked for its end ({late.reason}) after that, which does not change its result"
+    return f"its command{more} ended: {task.exited.sentence()}; {waits}{too_late}"
+
+
+def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
+    """Of a run with roles that has its slots."""
+    if ticket in world.held_off:
+        reason, until = world.held_off[ticket]
+        return "resources", f"{reason}; it asks again{_since(until, 'at')}"
+    hold = world.holds.get(ticket)
+    if hold is not None:
+        away = sorted(str(key) for key in {world.key_at(run.spec, place.host) for place in hold.places} - hold.free - hold.probes.keys())
+        if away:
+            return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
+        return "ports", "it has everything it asks for; its agent looks whether its ports are free"
+    room = world.room(run.spec.driver)
+    lack = rooms.wait_of(room, ticket)
+    if lack is not None:
+        down, all_ = _down(world, run, room.nodes), {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)}
+        if down and all_ <= room.down:
+            return "host_down", f"no host can be asked: {down}"
+        if lack.code == "behind":
+            lack = shortage.behind(ahead.for_room(world, run.spec.driver, room.claims[ticket].number))
+        return "ports" if lack.code == "ports" else "resources", lack.sentence + (f"; {down}" if down else "")
+    return "starting", "it is being placed"
+
+
+def _down(world: World, run: Run, places: Sequence[HostPlace] | Sequence[Node]) -> str:
+    """Which of the hosts that it may go to cannot be asked, why, and since when."""
+    driver, down = run.spec.driver, world.homes.down
+    may = [p.host for p in hosts.allowed(places, run.spec.active_plan) if (driver, p.host) in down]
+    told = [f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})" for h in may[: shortage.NAMED_HOSTS]]
+    return "; ".join(told) + (f"; and {len(may) - len(told)} more are" if len(may) > len(told) else "")
+
+
+def _memory_sentence(world: World, key: AgentKey) -> str:
+    """No agent can be started on its host."""
+    agents, used = world.homes.used(key)
+    place = world.policy.place(key.driver, key.host)
+    there = f"{used} of {place.memory_mb if place is not None else 0} MiB"
+    by = f"{agents} agent" if agents == 1 else f"{agents} agents"
+    needs = f"its agent needs {world.homes.mb(key)} MiB"
+    return f"the memory of host {key.host} is used by {by} ({there}), and {needs}: it waits until one is gone"
+
+
+def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
+    if view is None:
+        return f"its agent is not there yet ({key})"
+    tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
+    starting = "is being started" if view.record.starting or view.record.handle else "is to be started again"
+    if view.keeper is not None:
+        return f"{keeper_sentence(view)} ({key})"
+    said = {
+        "starting": f"its agent {starting}, {tries}",
+        "finding": "its agent is being looked for", "absent": "its agent is not there yet",
+        "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
+        "stopping": f"its agent did not connect and is being ended, {tries}",
+        "up": "its agent is telling what it runs",
+        "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "crowded": "its agent waits for memory",
+    }[view.phase]
+    failure = view.record.last_failure
+    return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
+
+
+def keeper_sentence(view: AgentView) -> str:
+    """The keeper of this agent does not answer."""
+    assert view.keeper is not None
+    stopped = "; a signal has stopped it" if view.keeper.stopped else ""
+    return f"its keeper, pid {view.keeper_pid} on {view.host}, does not answer{_since(view.keeper.since)}{stopped}"
+
+
+def _keeper(world: World, run: Run) -> dict[str, Any] | None:
+    """The first keeper that does not answer, of those that run it or are to start it."""
+    keys = [t.agent_key for t in run.live_tasks if t.held is None] or ([world.key_of(run)] if run.status == PENDING else [])
+    for view in (world.agents.get(key) for key in keys):
+        if view is not None and view.keeper is not None:
+            return {
+                "pid": view.keeper_pid, "host": view.host, "since": view.keeper.since, "stopped": view.keeper.stopped,
+                "sentence": keeper_sentence(view),
+            }
+    return None
+
+
+def _before_it(view: AgentView | None, ticket: Ticket) -> str:
+    before = 0 if view is None or ticket not in view.queued else ahead.of_user(view, view.queued[ticket])
+    return f"; {before} of this user's runs {'is' if before == 1 else 'are'} ahead" if before else ""
+
+
+def _first_waits(world: World, view: AgentView) -> str:
+    first = next(iter(view.queued))
+    wait = slots.wait_of(world.slots, first)
+    match wait.pool.split("/", 1)[0] if wait is not None else "":
+        case "op":
+            return "the first of which wait for a run of theirs to end"
+        case "cpu":
+            return "the first of which wait for CPU resources"
+        case "array":
+            return "the first of which wait for their turn in an array"
+        case "job" | "dir":
+            return "the first of which wait for an earlier run of the same simulation to be ended"
+        case _ if first in view.gangs:
+            return "the first of which wait for the resources of their roles"
+        case _:
+            return "the first of which are being placed"
+
+
+def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str, str]:
+    numbers = f"{wait.in_use} of {wait.capacity} in use, {ahead.for_slot(world, wait, number)} ahead"
+    longest = _longest(world, wait)
+    since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
+    match wait.pool.split("/", 1)[0]:
+        case "op":
+            held = f": {len(wait.holders)} hold what one user may have{since}"
+            return "op_slot", f"waiting for another run of this user to end{held} ({numbers})"
+        case "array":
+            return "array_slot", f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})"
+        case "cpu":
+            mine = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
+            held = f": {mine} runs of this user and {len(wait.holders) - mine} of others have them{since}"
+            _, driver, _, host = wait.pool.split("/")
+            if driver in world.policy.batch:
+                return "cpu_slot", f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers})"
+            where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
+            return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers})"
+        case _:
+            ended = max((p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None), default=None)
+            return "run_dir", "waiting for the earlier run of this simulation to be ended" + _since(ended)
+
+
+def _longest(world: World, wait: Wait) -> float | None:
+    """Start of the one that runs longest of those that have what is waited for."""
+    runs = [(world.jobs[jid].run, serial) for jid, serial in wait.holders if jid in world.jobs]
+    return min((r.started_at for r, serial in runs if r is not None and r.serial == serial and r.started_at is not None), default=None)
+
+
+def _since(at: float | None, word: str = "since") -> str:
+    """A moment and no span of time: a page that follows it is told again only when something changes."""
+    return "" if at is None else f", {word} " + datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _elapsed(world: World, run: Run, now: Now) -> float | None:
+    """Seconds that it took or runs: by the clock of the machine where it runs, and never by two settings of one wall clock."""
+    if run.started_at is None:
+        return None
+    exit_ = run.exit
+    if len(run.attempts) == 1 and not run.spec.roles and exit_ is not None and exit_.started_at is not None and exit_.ended_at is not None:
+        return max(0.0, exit_.ended_at - exit_.started_at)
+    exited = [t.exited for t in run.ending if t.exited is not None]
+    if len(exited) == 1 and exited[0].started_at is not None and exited[0].ended_at is not None:
+        return max(0.0, exited[0].ended_at - exited[0].started_at)
+    began = [world.began[t.token] for t in run.live_tasks if t.token in world.began]
+    if began and run.ended_at is None:
+        return max(0.0, now.mono - min(began))
+    return max(0.0, (run.ended_at or now.wall) - run.started_at)

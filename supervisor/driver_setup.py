@@ -1,0 +1,126 @@
+"""The drivers in use: made out of the settings, told to begin, and given back together."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..drivers.deployment_name import deployment
+from ..drivers.contracts import AgentDriver, TaskDriver
+from ..drivers.keeper_tasks import KeeperTasks, Send
+from ..drivers.sbatch.driver import SbatchDriver
+from ..drivers.task_router import TasksByPlace
+from ..protocol.clusters.cluster import Clusters
+from ..protocol.errors import Refusal
+from ..protocol.ids import AgentKey, Token
+from ..protocol.clusters.container_pool import Pool
+from ..protocol.redaction import Redactor
+from ..runtime.log.logger import Log
+from ..service.site import cluster_file, pool_file
+from ..service.site.startup_checks import warnings
+from ..service.settings.settings import Settings
+from . import configuration as offers
+from .connections.driver_reports import Places
+from .process.root_directory import Root
+
+
+class Fleet:
+    """drivers: by name, the default one first. pool, clusters: of the drivers that have some, where these are in use."""
+
+    def __init__(
+        self, settings: Settings, root: Root, places: Places, log: Log, redactor: Redactor, key: bytes, *, descriptors: int,
+    ) -> None:
+        """key: the root's own secret. descriptors: how many agents on this machine and their jobs may have."""
+        self.drivers: dict[str, AgentDriver] = {}
+        self.pool: Pool | None = None
+        self.clusters: Clusters | None = None
+        self.sbatch: SbatchDriver | None = None
+        #: who is told that a user has signed in at a cluster
+        self.signed_in: Callable[[AgentKey], None] = lambda key: None
+        self._watched: list[Callable[[], None]] = []
+        self._first_closed: list[Callable[[], Awaitable[None]]] = []
+        #: the unix uid and gid that a user's files belong to, where that is not this process's own
+        self.owner: Callable[[str], tuple[int, int] | None] = lambda uid: None
+        #: the name of the container that a task is in, where it is in one
+        self.container: Callable[[AgentKey, Token], str | None] = lambda key, token: None
+        self._containers: TaskDriver | None = None
+        for doubt in warnings(settings):
+            log("{}", doubt)
+        for name in settings.drivers.use:
+            match name:
+                case "local":
+                    self.drivers[name] = offers.local_driver(settings, root, descriptors=descriptors)
+                case "docker":
+                    assert settings.docker.pool is not None  # settings hold that
+                    self.pool = pool_file.load(settings.docker.pool, (str(root.path), settings.user_root))
+                    self.drivers[name] = self._docker(settings, root, self.pool, places, log, redactor, key)
+                case "sbatch":
+                    assert settings.sbatch.clusters is not None  # settings hold that
+                    self.clusters = cluster_file.load(settings.sbatch.clusters)
+                    self.drivers[name] = self.sbatch = self._sbatch(settings, root, self.clusters, log, redactor, key)
+                case _:
+                    raise Refusal("badConfig", f"drivers.use: there is no driver {name!r}")
+
+    def _docker(
+        self, settings: Settings, root: Root, pool: Pool, places: Places, log: Log, redactor: Redactor, key: bytes,
+    ) -> AgentDriver:
+        try:
+            from ..drivers.docker.containers import names
+            from ..drivers.docker.agents.driver import DockerDriver
+            from ..drivers.docker.tasks.controller import DockerTasks
+        except ImportError as e:
+            raise Refusal("badConfig", f"the Docker driver needs a package that is not installed ({e.name}); run: "
+                                       "pip install 'jobscribe[docker]'") from None
+        mine = deployment(key)
+        driver = DockerDriver(
+            pool, root.path, settings.user_root, deployment=mine, address=lambda: _address(root), log=log, redactor=redactor,
+            spokesman=places, agent_settings=offers.agent_settings(settings), keeper_settings=offers.keeper_settings(settings),
+        )
+        output = settings.output
+        tasks = self._containers = DockerTasks(driver, log, head=output.head_bytes, tail=output.tail_bytes)
+        self._watched.append(driver.watch)
+        self._first_closed.append(tasks.close)
+        self.owner = driver.unix_users.of
+        self.container = lambda key, token: _container(names, key, token, mine)
+        return driver
+
+    def _sbatch(
+        self, settings: Settings, root: Root, clusters: Clusters, log: Log, redactor: Redactor, key: bytes,
+    ) -> SbatchDriver:
+        return SbatchDriver(
+            clusters, root.path, settings.user_root, deployment=deployment(key), address=lambda: _address(root), log=log, redactor=redactor,
+            agent_settings=offers.agent_settings(settings), keeper_settings=offers.keeper_settings(settings),
+            signed_in=lambda agent: self.signed_in(agent),
+        )
+
+    def task_drivers(self, send: Send, entropy: Callable[[int], bytes]) -> dict[str, TaskDriver]:
+        """Who launches the tasks of each driver. send: puts a message on an agent's connection."""
+        keeper = KeeperTasks(send, self.drivers, entropy)
+        out: dict[str, TaskDriver] = dict.fromkeys(self.drivers, keeper)
+        if self._containers is not None:
+            out["docker"] = TasksByPlace(containers=self._containers, agents=keeper)
+        return out
+
+    def start(self) -> None:
+        """Hosts are watched from now on; agents can connect already."""
+        for watch in self._watched:
+            watch()
+
+    async def close(self) -> None:
+        """Agents, tasks and jobs live on."""
+        for close in self._first_closed:
+            await close()
+        for driver in self.drivers.values():
+            await driver.close()
+
+
+def _container(names: Any, key: AgentKey, token: Token, mine: str) -> str | None:
+    if key.driver != "docker":
+        return None
+    name: str = names.task(key.uid, token, mine) if key.kind == "container" else names.agent(key)
+    return name
+
+
+def _address(root: Root) -> dict[str, Any]:
+    """Where the supervisor's listener for agents is, as it wrote it down."""
+    said: dict[str, Any] = json.loads((root / "agents.json").read_bytes())
+    return said

@@ -1,0 +1,1 @@
+"""Engine: one sentence to be written."""

@@ -1,0 +1,397 @@
+"""The shell around the core: decide, store, then act - in order, and act only on what is durable.
+
+No asyncio here: the real supervisor and the simulator drive the same engine. Everything comes in by `tell`; durable effects
+go out by `perform`; reads see durable state only. Deciding runs ahead of the disk; when a commit fails, what was decided on
+top of it is forgotten, its requests are refused, and the world is folded anew from the log.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ...db.events.agent_fold import evolve_agent
+from ...db.store.group_commit import last_positions
+from ...db.events.events import RunRequested, agent_stream, job_stream
+from ...db.store.job_index import index_row
+from ...db.events.job_fold import evolve
+from ...db.events.state import AgentRecord, Job
+from ...db.store.contract import Appended, Batch, EventStore
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey
+from ...protocol.wire.messages import Alive
+from ...runtime import failpoints as crashpoints
+from ..core.resources import host_selection as hosts
+from ..core.interface import inputs as core_inputs
+from ..core.decide import Decision, decide
+from ..core.interface.effects import Effect, FindTasks, ReplyRefusal
+from ..core.resources.host_selection import Outages
+from ..core.interface.inputs import AgentConnected, Cancel, HostChanged, Input, Now, Restarted, Submit, cancel_receipt
+from ..core.state.world import Policy, World
+
+#: Finished jobs that somebody asked for are kept at hand for the next question.
+AT_HAND = 512
+#: Of those whose data takes more than LIGHT bytes as JSON, only so many.
+HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
+#: After a failed commit, requests are refused for this long before the store is tried again (monotonic seconds).
+PAUSE_SECS = 1.0
+
+
+class Ports(Protocol):
+    """What the engine needs from the process around it."""
+
+    def now(self) -> Now:
+        """The moment, with fresh entropy."""
+
+    def perform(self, effect: Effect) -> None:
+        """Carry out one durable effect. Must not raise and must not wait."""
+
+    def projected(self, job: Job, position: int, at: float) -> None:
+        """A job as it stands durably: for records and subscribers."""
+
+    def connections(self) -> list[tuple[AgentKey, int, Alive]]:
+        """The agents' live connections, for when the world is folded anew."""
+
+    def fatal(self, refusal: Refusal) -> None:
+        """The store is gone for good: the process must stop."""
+
+    def noticed(self, what: str, detail: str) -> None:
+        """For the log and the counters."""
+
+    def broken(self, error: Exception) -> None:
+        """A decision failed by a bug of ours: for the log, with its trace."""
+
+
+class Durable(msgspec.Struct, frozen=True):
+    """A job as it stands on disk."""
+
+    job: Job
+    position: int
+    at: float
+
+
+class _Pending(msgspec.Struct):
+    """A decision on its way to the disk (or waiting for the ones before it)."""
+
+    inputs: Sequence[Input]
+    decision: Decision
+    at: float
+    result: Appended | Refusal | None = None
+
+
+def _heavy(job: Job) -> bool:
+    """Is what its run is about too large to be kept at hand for nobody?"""
+    return job.run is not None and job.run.spec.data is not None and len(msgspec.json.encode(job.run.spec.data)) > LIGHT
+
+
+class Engine:
+    """Owns the world. One thread."""
+
+    def __init__(self, policy: Policy, store: EventStore, ports: Ports) -> None:
+        self.policy = policy
+        self.store = store
+        self.ports = ports
+        self.world = World(policy, self._agent_record)
+        self._pending: deque[_Pending] = deque()
+        self._durable: OrderedDict[str, Durable] = OrderedDict()
+        self._heavy: OrderedDict[str, None] = OrderedDict()
+        self._requests: dict[tuple[str, str], tuple[str, int]] = {}
+        self._paused_until: float | None = None
+        #: wall time since when the store cannot be written
+        self.fails_since: float | None = None
+        self._acting = False
+        self._suspect = False
+        #: hosts that cannot be asked: of no log, and true whatever becomes of a decision
+        self._down: Outages = {}
+
+    # ---- in
+
+    def start(self) -> None:
+        """Fold the log, then ask for everything that is owed."""
+        self._load()
+        self.tell(Restarted())
+
+    def tell(self, *inputs: Input) -> None:
+        """Decide these together: one transaction."""
+        now = self.ports.now()
+        for input_ in inputs:
+            if isinstance(input_, HostChanged):
+                hosts.note(self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up)
+        if self._paused_until is not None and not self._resumed(now):
+            self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
+            return
+        if self._suspect and not self._refolded(now):
+            self._refuse(inputs, Refusal("conflict", "the supervisor is putting its books in order"))
+            return
+        try:
+            fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
+            known = [self._known(i) for i in inputs]
+        except Refusal as e:
+            self.ports.noticed(e.code, e.sentence)
+            self._refuse(inputs, e)
+            return
+        try:
+            decision = decide(self.world, known, now)
+        except Exception as e:
+            # a bug; the world may be half advanced, so it is folded anew before anything else is decided on it
+            self._suspect = True
+            self.ports.broken(e)
+            self._refuse(inputs, Refusal("internal", "something went wrong inside; the log has it"))
+            return
+        for jid in fetched - decision.touched.keys():
+            if not self.world.jobs[jid].busy:
+                del self.world.jobs[jid]
+        crashpoints.reached("supervisor.decided")
+        self._take(_Pending(inputs, decision, now.wall))
+
+    def _take(self, pending: _Pending) -> None:
+        decision = pending.decision
+        for r in decision.receipts:
+            self._requests[r.uid, r.req_id] = (r.jid, r.serial)
+        self._pending.append(pending)
+        if decision.writes or decision.receipts:
+            rows = tuple(index_row(job) for job in decision.touched.values())
+            batch = Batch(writes=decision.writes, index=rows, receipts=decision.receipts)
+            self.store.append(batch, lambda result: self._done(pending, result))
+        else:
+            pending.result = Appended(0, 0)
+            self._flush()
+
+    # ---- durable
+
+    def _done(self, pending: _Pending, result: Appended | Refusal) -> None:
+        pending.result = result
+        self._flush()
+
+    def _flush(self) -> None:
+        """Act on the front of the queue as far as it is durable. What is decided meanwhile has its turn after that."""
+        if self._acting:
+            return
+        self._acting = True
+        try:
+            self._act_on_front()
+        finally:
+            self._acting = False
+
+    def _act_on_front(self) -> None:
+        while self._pending and self._pending[0].result is not None:
+            pending = self._pending.popleft()
+            if isinstance(pending.result, Appended):
+                self._act(pending, pending.result)
+            else:
+                assert isinstance(pending.result, Refusal)
+                self._failed(pending, pending.result)
+                return
+        if not self._pending:
+            self.world.forget_idle()
+
+    def _act(self, pending: _Pending, result: Appended) -> None:
+        crashpoints.reached("supervisor.durable")
+        if pending.decision.writes:
+            self.fails_since = None
+        for r in pending.decision.receipts:
+            self._requests.pop((r.uid, r.req_id), None)
+        positions = last_positions(Batch(writes=pending.decision.writes), result.first)
+        for jid, job in pending.decision.touched.items():
+            position = positions[job_stream(jid)]
+            self._keep(Durable(job, position, pending.at))
+            self.ports.projected(job, position, pending.at)
+            live = self.world.jobs.get(jid)
+            if live is job and not job.busy:
+                del self.world.jobs[jid]
+        self._trim()
+        for effect in pending.decision.effects:
+            self.ports.perform(effect)
+        crashpoints.reached("supervisor.acted")
+
+    def _keep(self, entry: Durable) -> None:
+        """At hand for the next question."""
+        jid = entry.job.jid
+        self._durable[jid] = entry
+        self._durable.move_to_end(jid)
+        if not entry.job.busy and _heavy(entry.job):
+            self._heavy[jid] = None
+            self._heavy.move_to_end(jid)
+
+    def _trim(self) -> None:
+        """Finished jobs are not kept for ever; busy ones are few and stay."""
+        while len(self._durable) > AT_HAND + len(self.world.jobs):
+            jid, entry = next(iter(self._durable.items()))
+            if entry.job.busy:
+                self._durable.move_to_end(jid)
+            else:
+                del self._durable[jid]
+        while len(self._heavy) > HEAVY_AT_HAND:
+            jid, _ = self._heavy.popitem(last=False)
+            entry_ = self._durable.get(jid)
+            if entry_ is not None and not entry_.job.busy:
+                del self._durable[jid]
+
+    # ---- the store fails
+
+    def _failed(self, first: _Pending, refusal: Refusal) -> None:
+        """Forget what was decided on top of what is not durable; refuse those requests; fold anew when it works again."""
+        self.ports.noticed(refusal.code, refusal.sentence)
+        now = self.ports.now()
+        self._paused_until = now.mono + PAUSE_SECS
+        self.fails_since = now.wall if self.fails_since is None else self.fails_since
+        lost, self._pending = [first, *self._pending], deque()
+        for pending in lost:
+            self._refuse(pending.inputs, refusal)
+            pending.result = refusal
+        self._requests.clear()
+
+    def _resumed(self, now: Now) -> bool:
+        """Try the store again once the pause is over."""
+        if self._paused_until is None or now.mono < self._paused_until:
+            return False
+        try:
+            self.store.resume()
+            self._load()
+        except Refusal as e:
+            self.ports.fatal(e)
+            return False
+        self._paused_until = None
+        self._catch_up(now)
+        return self._paused_until is None
+
+    def _refolded(self, now: Now) -> bool:
+        """After a bug: fold the world anew, as soon as nothing is on its way to the disk."""
+        if self._pending:
+            return False
+        try:
+            self._load()
+        except Refusal as e:
+            self.ports.noticed(e.code, e.sentence)
+            return False  # still suspect: half a world would give away what is taken
+        self._suspect = False
+        self._catch_up(now)
+        return not self._suspect
+
+    def _catch_up(self, now: Now) -> None:
+        """The world was folded anew: learn again what no log knows."""
+        # who is connected need not be looked for or started
+        again: list[Input] = [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
+        self.tell(*again, Restarted())
+        for key, _epoch, _alive in self.ports.connections():
+            self.ports.perform(FindTasks(key))
+
+    def poke(self) -> None:
+        """After a pause: try again although nobody asks for anything."""
+        if self._paused_until is not None:
+            self._resumed(self.ports.now())
+        elif self._suspect:
+            self._refolded(self.ports.now())
+
+    def sizes(self) -> dict[str, int]:
+        """What is kept in memory, counted."""
+        world = self.world
+        return {
+            "jobs": len(world.jobs), "agents": len(world.agents), "claims": len(world.slots.claims), "pools": len(world.slots.pools),
+            "pending": len(self._pending), "atHand": len(self._durable), "requests": len(self._requests),
+        }
+
+    @property
+    def paused(self) -> bool:
+        return self._paused_until is not None
+
+    def _refuse(self, inputs: Sequence[Input], refusal: Refusal) -> None:
+        for input_ in inputs:
+            handle = core_inputs.refusal_handle(input_)
+            if handle is not None:
+                self.ports.perform(ReplyRefusal(handle, refusal))
+
+    # ---- what has to be at hand
+
+    def _load(self) -> None:
+        """The world, folded from the log."""
+        self.world = World(self.policy, self._agent_record, self._down)
+        self._durable.clear()
+        self._heavy.clear()
+        self._requests.clear()
+        jobs: list[tuple[Job, int]] = []
+        for jid in self.store.busy_jids():
+            entry, requested = self._read(jid)
+            self._durable[jid] = entry
+            jobs.append((entry.job, requested))
+        keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
+        self.world.restore(jobs, [self._agent_record(k) for k in sorted(keys)])  # of others, when they come to be needed
+
+    def _read(self, jid: str) -> tuple[Durable, int]:
+        """A job from its stream, with the position of its latest request."""
+        job, position, at, requested = Job(jid=jid), 0, 0.0, 0
+        for stored in self.store.read(job_stream(jid)):
+            job = evolve(job, stored.event)  # type: ignore[arg-type]
+            position, at = stored.position, stored.event.at
+            if isinstance(stored.event, RunRequested):
+                requested = position
+        return Durable(job, position, at), requested
+
+    def _agent_record(self, key: AgentKey) -> AgentRecord:
+        record = AgentRecord(key=key)
+        for stored in self.store.read(agent_stream(key)):
+            record = evolve_agent(record, stored.event)  # type: ignore[arg-type]
+        return record
+
+    def _fetch(self, input_: Input) -> list[str]:
+        """Bring what this input is about into the world; returns the jobs that were not there."""
+        fetched = []
+        for jid in core_inputs.jids(input_):
+            if jid not in self.world.jobs:
+                entry = self._durable.get(jid) or self._read(jid)[0]
+                if entry.job.version:
+                    self.world.jobs[jid] = entry.job
+                    if jid not in self._durable:
+                        self._keep(entry)
+                    fetched.append(jid)
+        if isinstance(input_, Submit):
+            home = self.world.homes.choose(input_.request.run)
+            if home is not None:
+                self.agent_record(home)
+        elif (key := core_inputs.agent_key(input_)) is not None:
+            self.agent_record(key)
+        return fetched
+
+    def _known(self, input_: Input) -> Input:
+        """Add where the same reqId led to before, and whether it was another kind of request that had it."""
+        match input_:
+            case Submit(request=request):
+                uid, own, other = request.run.uid, request.req_id, cancel_receipt(request.req_id)
+            case Cancel(request=request):
+                uid, own, other = request.uid, cancel_receipt(request.req_id), request.req_id
+            case _:
+                return input_
+        known = self._led_to(uid, own)
+        if known is not None:
+            return msgspec.structs.replace(input_, known=known)
+        return input_ if self._led_to(uid, other) is None else msgspec.structs.replace(input_, taken=True)
+
+    def _led_to(self, uid: str, req_id: str) -> tuple[str, int] | None:
+        known = self._requests.get((uid, req_id))
+        if known is not None:
+            return known
+        receipt = self.store.receipt(uid, req_id)
+        return (receipt.jid, receipt.serial) if receipt else None
+
+    def agent_record(self, key: AgentKey) -> AgentRecord:
+        """What the log knows of this agent (its tokens' hashes, for the handshake)."""
+        if key not in self.world.agents:
+            record = self._agent_record(key)
+            if not record.version:
+                return record
+            self.world.agent(key).record = record
+        return self.world.agent(key).record
+
+    # ---- reads
+
+    def durable(self, jid: str) -> Durable | None:
+        """The job as it stands on disk; None when there is none."""
+        entry = self._durable.get(jid)
+        if entry is None:
+            entry, _ = self._read(jid)
+            if not entry.job.version:
+                return None
+            self._keep(entry)
+            self._trim()
+        return entry

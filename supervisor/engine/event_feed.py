@@ -1,0 +1,94 @@
+"""Durable events to whoever follows them: bounded queues, resumable by position, a slow follower is told to come back."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from ...db.events.events import job_stream
+from ...db.store.contract import EventStore, Stored
+
+#: Events that may wait for one follower; a slower one is served from the log.
+MAX_WAITING = 2_000
+PAGE = 500
+
+
+class Feed:
+    """Follows the store once, for everybody."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+        self._followers: set[_Follower] = set()
+        self.close = store.listen(self._heard)
+
+    def sizes(self) -> dict[str, int]:
+        """Who follows, counted."""
+        return {"followers": len(self._followers)}
+
+    def _heard(self, events: Sequence[Stored]) -> None:
+        for follower in self._followers:
+            follower.offer(events)
+
+    async def follow(self, after: int, wanted: Callable[[Stored], bool], keepalive: float) -> AsyncIterator[list[Stored]]:
+        """Wanted events with position > after, in order, for ever; an empty list when there was none for `keepalive` seconds."""
+        follower = _Follower(wanted)
+        self._followers.add(follower)
+        try:
+            while True:
+                async for page, position in self._catch_up(after, wanted):
+                    after = position
+                    if page:
+                        yield page
+                follower.overflowed = False
+                while not follower.overflowed:
+                    for_now = await follower.take(after, keepalive)
+                    if for_now:
+                        after = for_now[-1].position
+                    yield for_now
+        finally:
+            self._followers.discard(follower)
+
+    async def _catch_up(self, after: int, wanted: Callable[[Stored], bool]) -> AsyncIterator[tuple[list[Stored], int]]:
+        while events := self._store.read_all(after, PAGE):
+            after = events[-1].position
+            yield [e for e in events if wanted(e)], after
+            await asyncio.sleep(0)
+
+
+class _Follower:
+    def __init__(self, wanted: Callable[[Stored], bool]) -> None:
+        self._wanted = wanted
+        self._waiting: deque[Stored] = deque()
+        self._wake = asyncio.Event()
+        self.overflowed = False
+
+    def offer(self, events: Sequence[Stored]) -> None:
+        self._waiting.extend(e for e in events if self._wanted(e))
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.clear()
+            self.overflowed = True
+        if self._waiting or self.overflowed:
+            self._wake.set()
+
+    async def take(self, after: int, keepalive: float) -> list[Stored]:
+        """What waits and is newer than `after`; an empty list after `keepalive` seconds of nothing."""
+        if not self._waiting and not self.overflowed:
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), keepalive)
+            except TimeoutError:
+                return []
+        # behind an overflow something is missing: what came since then is read from the log with the rest
+        out = [] if self.overflowed else [e for e in self._waiting if e.position > after]
+        self._waiting.clear()
+        return out
+
+
+def selector(uid: str | None, jid: str | None) -> Callable[[Stored], bool]:
+    """Events of this job, of this user's jobs, or all."""
+    if jid is not None:
+        stream = job_stream(jid)
+        return lambda e: e.stream == stream
+    if uid is not None:
+        prefix = f"job/{uid}-"
+        return lambda e: e.stream.startswith(prefix)
+    return lambda e: True

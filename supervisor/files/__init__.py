@@ -1,0 +1,1 @@
+"""Files: one sentence to be written."""

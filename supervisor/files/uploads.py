@@ -1,0 +1,126 @@
+"""Libraries for handlers on the loop: every look at a disk is in a thread, and a body is written as it comes."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ...protocol.errors import Refusal
+from ...protocol.api.requests import LibFile
+from ..agents.calls import OpenFile
+from .user_library import Library, Upload
+
+#: Uploads of one user at once.
+PER_USER = 4
+#: So much of a body is gathered before it is written.
+_GATHERED = 1024 * 1024
+
+
+class Uploads:
+    """One per process."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._under_way: Counter[str] = Counter()
+        self._closing: set[asyncio.Task[None]] = set()
+        #: by user: listings take one of few threads, perhaps for seconds
+        self._listing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def begin(self, uid: str, simulation_type: str, name: str) -> "Receiver":
+        """Raises Refusal."""
+        if self._under_way[uid] >= PER_USER:
+            raise Refusal("tooManyRequests", f"{PER_USER} files of this user are being received already")
+        self._under_way[uid] += 1
+        try:
+            upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name)
+        except BaseException:
+            self._one_less(uid)
+            raise
+        return Receiver(upload, self._library.limit, lambda receiver: self._ended(uid, receiver))
+
+    async def delete(self, uid: str, simulation_type: str, name: str) -> None:
+        await asyncio.to_thread(self._library.delete, uid, simulation_type, name)
+
+    async def read(self, request: LibFile) -> OpenFile:
+        """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises Refusal."""
+        fd, info = await asyncio.to_thread(self._library.open, request.uid, request.simulation_type, request.name)
+        rest = max(0, info.st_size - request.offset)
+        length = rest if request.length is None else min(request.length, rest)
+        return OpenFile(size=info.st_size, mtime_ns=info.st_mtime_ns, length=length, chunks=_chunks(fd, request.offset, length))
+
+    async def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
+        turn = self._listing.setdefault(uid, asyncio.Lock())
+        async with turn:
+            return await asyncio.to_thread(self._library.files, uid, simulation_type)
+
+    async def close(self) -> None:
+        """What was cut off is cleared away."""
+        await asyncio.gather(*self._closing)
+
+    def _ended(self, uid: str, receiver: "Receiver") -> None:
+        task = asyncio.get_running_loop().create_task(receiver.close())
+        self._closing.add(task)
+        task.add_done_callback(lambda _: self._closed(uid, task))
+
+    def _closed(self, uid: str, task: "asyncio.Task[None]") -> None:
+        self._closing.discard(task)
+        self._one_less(uid)
+
+    def _one_less(self, uid: str) -> None:
+        self._under_way[uid] -= 1
+        if not self._under_way[uid]:
+            del self._under_way[uid]
+
+
+async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, None]:
+    try:
+        end = offset + length
+        while offset < end:
+            data = await asyncio.to_thread(os.pread, fd, min(_GATHERED, end - offset), offset)
+            if not data:
+                raise Refusal("conflict", "the file became shorter while it was read")
+            offset += len(data)
+            yield data
+    finally:
+        os.close(fd)
+
+
+class Receiver:
+    """One upload; its pieces are written one after the other. limit: bytes."""
+
+    def __init__(self, upload: Upload, limit: int, ended: Callable[["Receiver"], None]) -> None:
+        self.limit = limit
+        self._upload, self._ended = upload, ended
+        self._gathered = bytearray()
+        self._turn = asyncio.Lock()
+        self._abandoned = False
+
+    async def take(self, data: bytes) -> None:
+        """Raises Refusal."""
+        self._gathered += data
+        if len(self._gathered) >= _GATHERED:
+            await self._write()
+
+    async def finish(self) -> dict[str, Any]:
+        """{"name", "size", "sha256"}: the file is there, whole and durable. Raises Refusal."""
+        await self._write()
+        async with self._turn:
+            return await asyncio.to_thread(self._upload.finish)
+
+    def abandon(self) -> None:
+        """Nothing more comes; what was not finished is gone soon."""
+        if not self._abandoned:
+            self._abandoned = True
+            self._ended(self)
+
+    async def close(self) -> None:
+        async with self._turn:  # a piece may be on its way to the disk
+            await asyncio.to_thread(self._upload.close)
+
+    async def _write(self) -> None:
+        data, self._gathered = bytes(self._gathered), bytearray()
+        async with self._turn:
+            if not self._abandoned:
+                await asyncio.to_thread(self._upload.write, data)

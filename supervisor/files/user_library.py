@@ -1,0 +1,324 @@
+"""The libraries of users on this machine: files that they upload for an app, in `<user root>/<uid>/<simulationType>/lib`.
+
+Blocking calls (run them in a thread). Users' jobs can write to these folders, so nothing here follows a symbolic link, and a
+file is named, opened and looked at by the descriptor of its folder. Where a user's folder belongs to a unix user of its own, what
+is made in it is given to that one, and nothing is read that it could not read itself: names in it may be links to others' files.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import parse
+from ...runtime import failpoints as crashpoints
+from ...runtime.filesystems import make_folder
+from .safe_paths import give, step
+
+#: Files in one library.
+MAX_FILES = 1_000
+#: Digests that are remembered, so that listing a library does not read all of it each time.
+DIGESTS_KEPT = 10_000
+#: Bytes whose digests one listing may find out: jobs write here, too, and a file of nothing but holes may be of any size.
+DIGESTED_AT_ONCE = 4 * 1024**3
+#: What an upload that was cut off left behind is cleared away after so long.
+LEFTOVER_SECS = 24 * 3600.0
+_TEMPORARY = ".upload-"
+_PIECE = 1024 * 1024
+#: Names that are looked at in one library, whatever they are.
+SEEN_AT_MOST = 50_000
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+#: Gone meanwhile, or nothing that an app could read.
+_NOT_OURS = (errno.ENOENT, errno.EACCES, errno.ENXIO)
+
+_Identity = tuple[int, int, int, int, int]
+
+
+class Library:
+    """One per process. limit: bytes of one file. owner: the unix uid and gid of a user whose folder is not there yet."""
+
+    def __init__(self, user_root: str, *, limit: int, owner: Callable[[str], tuple[int, int] | None] = lambda uid: None) -> None:
+        self._user_root, self.limit, self._owner = user_root, limit, owner
+        self._digests: OrderedDict[_Identity, str] = OrderedDict()
+
+    def upload(self, uid: str, simulation_type: str, name: str) -> "Upload":
+        """A new file in the making. Raises Refusal."""
+        parse("name", name)
+        with _as_refusal():
+            folder, owner = self._folder(uid, simulation_type, make=True)
+            try:
+                there = self._names(folder, clear=True)
+                if name not in there and len(there) >= MAX_FILES:
+                    raise Refusal("tooLarge", f"the library holds {MAX_FILES} files, which is the limit; delete some first")
+                return Upload(self, folder, name, owner)
+            except BaseException:
+                os.close(folder)
+                raise
+
+    def delete(self, uid: str, simulation_type: str, name: str) -> None:
+        """Raises Refusal("notFound")."""
+        parse("name", name)
+        gone = Refusal("notFound", f"there is no file {name!r} in this library")
+        with _as_refusal(), self._opened(uid, simulation_type) as (folder, _):
+            if folder is None:
+                raise gone
+            try:
+                if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    raise gone
+                os.unlink(name, dir_fd=folder)
+            except FileNotFoundError:
+                raise gone from None
+
+    def open(self, uid: str, simulation_type: str, name: str) -> tuple[int, os.stat_result]:
+        """A descriptor to read it by, and what it is. Raises Refusal("notFound")."""
+        parse("name", name)
+        gone = Refusal("notFound", f"there is no file {name!r} in this library")
+        with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
+            fd = None if folder is None else _readable(folder, name, owner)
+            if fd is None:
+                raise gone
+            return fd, os.fstat(fd)
+
+    def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
+        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what nobody could have uploaded are not in it.
+
+        Raises Refusal("conflict") where there are too many new files to look at in one go; what was found out is remembered.
+        """
+        with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
+            if folder is None:
+                return []
+            room = [self._most()]
+            found = (self._file(folder, name, owner, room) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
+            return [f for f in found if f is not None]
+
+    def remember(self, info: os.stat_result, sha256: str) -> None:
+        self._digests[_identity(info)] = sha256
+        while len(self._digests) > DIGESTS_KEPT:
+            self._digests.popitem(last=False)
+
+    def _most(self) -> int:
+        return max(DIGESTED_AT_ONCE, self.limit)
+
+    def _file(self, folder: int, name: str, owner: tuple[int, int], room: list[int]) -> dict[str, Any] | None:
+        fd = _readable(folder, name, owner)
+        if fd is None:
+            return None
+        try:
+            info = os.fstat(fd)
+            if info.st_size > self._most():
+                return None
+            return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info, room), "mtime": info.st_mtime}
+        finally:
+            os.close(fd)
+
+    def _digest(self, fd: int, info: os.stat_result, room: list[int]) -> str:
+        known = self._digests.get(_identity(info))
+        if known is not None:
+            return known
+        room[0] -= info.st_size
+        if room[0] < 0:
+            raise Refusal("conflict", "this library has many new files, and their digests are not all known yet")
+        digest, offset = hashlib.sha256(), 0
+        # as it was when it was looked at: it may grow as fast as it is read
+        while offset < info.st_size and (piece := os.pread(fd, min(_PIECE, info.st_size - offset), offset)):
+            digest.update(piece)
+            offset += len(piece)
+        if _identity(os.fstat(fd)) == _identity(info):
+            self.remember(info, digest.hexdigest())
+        return digest.hexdigest()
+
+    @contextmanager
+    def _opened(self, uid: str, simulation_type: str) -> Iterator[tuple[int | None, tuple[int, int]]]:
+        try:
+            folder, owner = self._folder(uid, simulation_type, make=False)
+        except FileNotFoundError:
+            yield None, (0, 0)
+            return
+        try:
+            yield folder, owner
+        finally:
+            os.close(folder)
+
+    def _folder(self, uid: str, simulation_type: str, *, make: bool) -> tuple[int, tuple[int, int]]:
+        """A descriptor of the library, reached step by step and never through a link; and whose it is: the user's own folder's owner."""
+        if make:
+            make_folder(self._user_root)
+        # the root itself is the operator's: it may well be a link
+        fd = os.open(self._user_root, _ROOT)
+        owner: tuple[int, int] | None = None
+        for part in (uid, simulation_type, "lib"):
+            try:
+                if make:
+                    _make(part, fd)
+                    os.fsync(fd)  # whoever made it: a file in it is promised to be durable
+                inner = step(fd, part)
+            finally:
+                os.close(fd)
+            fd = inner
+            try:
+                owner = self._settled(fd, uid, owner, make=make)
+            except BaseException:
+                os.close(fd)
+                raise
+        assert owner is not None
+        return fd, owner
+
+    def _settled(self, fd: int, uid: str, owner: tuple[int, int] | None, *, make: bool) -> tuple[int, int]:
+        """Whose everything here is. make: a folder that we made, perhaps before a crash, is given to him: his jobs write there, too."""
+        wanted = self._owner(uid) if owner is None and make else owner
+        if make and wanted is not None:
+            give(fd, wanted)
+        if owner is not None:
+            return owner
+        info = os.fstat(fd)
+        return info.st_uid, info.st_gid
+
+    def _names(self, folder: int, *, clear: bool) -> set[str]:
+        """Names of files that could be of the library. clear: leftovers of uploads that were cut off are removed."""
+        names = set()
+        with os.scandir(folder) as entries:
+            for seen, entry in enumerate(entries):
+                if seen >= SEEN_AT_MOST:
+                    raise Refusal("conflict", f"the library's folder has more than {SEEN_AT_MOST} names in it; a job must have made them")
+                if entry.name.startswith(_TEMPORARY):
+                    if clear:
+                        _clear(folder, entry.name)
+                elif _is_name(entry.name) and entry.is_file(follow_symlinks=False):
+                    names.add(entry.name)
+        return names
+
+
+class Upload:
+    """A file that is being received. It is there under its name when `finish` returns, whole and durable, and never before."""
+
+    def __init__(self, library: Library, folder: int, name: str, owner: tuple[int, int]) -> None:
+        self._library, self._folder, self._name, self._owner = library, folder, name, owner
+        self._temporary = _TEMPORARY + secrets.token_hex(8)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._file = os.open(
+            self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder,
+        )
+        self._open = True
+
+    def write(self, data: bytes) -> None:
+        """Raises Refusal (tooLarge, storageUnavailable)."""
+        self._size += len(data)
+        if self._size > self._library.limit:
+            raise too_large(self._library.limit)
+        with _as_refusal():
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+        self._digest.update(data)
+
+    def finish(self) -> dict[str, Any]:
+        """{"name", "size", "sha256"}. Raises Refusal."""
+        with _as_refusal():
+            give(self._file, self._owner)  # only now: what was received is what its digest is of
+            os.fsync(self._file)
+            crashpoints.reached("upload.written")
+            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            crashpoints.reached("upload.renamed")
+            os.fsync(self._folder)
+            self._library.remember(os.fstat(self._file), self._digest.hexdigest())
+        return {"name": self._name, "size": self._size, "sha256": self._digest.hexdigest()}
+
+    def close(self) -> None:
+        """Give everything back; what was not finished is gone."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            os.unlink(self._temporary, dir_fd=self._folder)
+        except FileNotFoundError:
+            pass  # finished: it has its name
+        finally:
+            os.close(self._file)
+            os.close(self._folder)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        parse("name", name)
+    except Refusal:
+        return False
+    return True
+
+
+def too_large(limit: int) -> Refusal:
+    return Refusal("tooLarge", f"a file of a library may have at most {limit} bytes")
+
+
+def _identity(info: os.stat_result) -> _Identity:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
+    """A descriptor to read it by; None: there is nothing that this owner could read. Nothing else is opened, not even for a moment."""
+    look = fd = None
+    try:
+        look = os.open(name, _LOOK, dir_fd=folder)
+        info = os.fstat(look)
+        if stat.S_ISREG(info.st_mode) and _may_read(info, owner):
+            fd = os.open(f"/proc/self/fd/{look}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno not in _NOT_OURS:
+            raise
+    finally:
+        if look is not None:
+            os.close(look)
+    return fd
+
+
+def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
+    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a hard link).
+
+    Where users' jobs have the supervisor's own unix user, permissions do not tell its files from theirs: a file must have one name only.
+    """
+    if owner[0] == os.geteuid():
+        return info.st_nlink == 1
+    if owner[0] == info.st_uid:
+        return True
+    return bool(info.st_mode & (stat.S_IRGRP if info.st_gid == owner[1] else stat.S_IROTH))
+
+
+def _make(name: str, folder: int) -> None:
+    try:
+        os.mkdir(name, 0o700, dir_fd=folder)
+    except FileExistsError:
+        return
+
+
+def _clear(folder: int, name: str) -> None:
+    try:
+        if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < time.time() - LEFTOVER_SECS:
+            os.unlink(name, dir_fd=folder)
+    except (FileNotFoundError, IsADirectoryError):
+        return
+
+
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    """What the file system says no to, in a sentence."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise Refusal("notFound", "the library of this user is not a folder of this system") from None
+        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE):
+            raise Refusal("storageUnavailable", f"the file cannot be stored now: {e.strerror}") from None
+        if e.errno == errno.ENOENT:
+            raise Refusal("conflict", "the library's folder was taken away or replaced meanwhile") from None
+        if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+            raise Refusal("conflict", f"something that is no file has this name: {e.strerror}") from None
+        raise

@@ -1,0 +1,141 @@
+"""The monitoring of one supervisor, put together: what counts, what looks, what judges. The composition root makes one of these."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from ...db.events.state import Job
+from ...runtime.thread_pool import Stuck, Threads
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey
+from ..process.counters import Links, Lost
+from .background_sampler import Aside
+from .event_counters import Happened
+from .health import Health
+from .instruments import Instruments
+from .collector import Parts, readings
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+#: How often is looked at what nobody tells of: the clock, lost lines.
+LOOK_SECS = 5.0
+#: The wall clock may be slewed; what moves it by more at once has set it.
+SET_SECS = 1.0
+#: All of a scrape must be written by then.
+WRITE_SECS = 8.0
+
+
+class Monitoring:
+    """parts: who tells. secret: what a scraper has to show."""
+
+    def __init__(
+        self, parts: Parts, root: Path, user_root: str, secret: str, *, wall: Callable[[], float] = time.time,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts, self._secret, self._wall, self._mono = parts, secret, wall, mono
+        policy = parts.engine.policy
+        self.instruments = Instruments({driver: [p.host for p in policy.hosts(driver)] for driver in parts.drivers})
+        ProcessCollector(registry=self.instruments.registry)
+        self.happened = Happened(self.instruments)
+        self.aside = Aside(root, {"root": str(root), "user": user_root}, wall)
+        self._writing = Threads("metrics-text", 1)
+        self._stages: dict[str, float] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._ahead = wall() - mono()
+        self.health = Health(parts, self.aside, wall, mono)
+        parts.hub.links = _Linked(self.instruments, self.happened, wall)
+        self._unlisten = parts.engine.store.listen(self.happened.heard)
+
+    def start(self) -> None:
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def close(self) -> None:
+        self._unlisten()
+        if self._looking is not None:
+            self._looking.cancel()
+        await self.aside.close()
+        await self._writing.close(1.0)
+
+    def admits(self, authorization: str) -> bool:
+        """Is this the scraper's token?"""
+        return hmac.compare_digest(authorization.encode(), ("Bearer " + self._secret).encode())
+
+    # ---- what happens
+
+    def projected(self, job: Job, position: int) -> None:
+        """As the engine's port: a job as it stands durably."""
+        self.happened.projected(job, position)
+
+    def stored(self, point: str) -> None:
+        """The writer of the store, in its thread, is at this point of a group (see db.batches)."""
+        now = self._mono()
+        match point:
+            case "taken":
+                self._stages = {"taken": now}
+            case "committed" if "taken" in self._stages:
+                self.instruments.db.labels("commit").observe(now - self._stages.pop("taken"))
+                self._stages["committed"] = now
+            case "witnessed" if "committed" in self._stages:
+                self.instruments.db.labels("witness").observe(now - self._stages.pop("committed"))
+
+    # ---- what is asked for
+
+    async def text(self) -> bytes:
+        """All metrics, in Prometheus' text format. Raises Refusal("deadline")."""
+        seen = await self.aside.look()
+        now = _Now(await readings(self._parts, seen), self.instruments)
+        try:
+            return await self._writing.run(lambda: generate_latest(now), WRITE_SECS)
+        except (TimeoutError, Stuck):
+            raise Refusal("deadline", f"the metrics could not be written within {WRITE_SECS:g} s") from None
+
+    def sizes(self) -> dict[str, int]:
+        return self.happened.sizes()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECS)
+            self.look()
+
+    def look(self) -> None:
+        """Was the clock set, were lines lost since the last look?"""
+        ahead, lost, moments = self._wall() - self._mono(), self._parts.lines_lost(), self.health.moments
+        by, self._ahead = ahead - self._ahead, ahead
+        if abs(by) > SET_SECS:
+            self.instruments.clock_jumps.inc()
+            moments = moments._replace(clock_set=self._wall(), clock_by=by)
+        if lost > moments.lines:
+            moments = moments._replace(line_lost=self._wall(), lines=lost)
+        self.health.moments = moments
+
+
+class _Now:
+    """As a registry: what was read for this scrape, and what is counted."""
+
+    def __init__(self, read: list[Metric], instruments: Instruments) -> None:
+        self._read, self._instruments = read, instruments
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._read
+        yield from self._instruments.families()
+
+
+class _Linked:
+    """The hub's `Links`: counted, and a start of an agent ends with its connection."""
+
+    def __init__(self, instruments: Instruments, happened: Happened, wall: Callable[[], float]) -> None:
+        self._links: Links = instruments
+        self._happened, self._wall = happened, wall
+        self.messages, self.frame, self.op = instruments.messages, instruments.frame, instruments.op
+
+    def connected(self, key: AgentKey) -> None:
+        self._links.connected(key)
+        self._happened.connected(key, self._wall())
+
+    def lost(self, key: AgentKey, why: Lost) -> None:
+        self._links.lost(key, why)

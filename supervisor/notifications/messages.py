@@ -1,0 +1,142 @@
+"""What an event is for somebody outside: by which words it can be asked for, who wants it, and the message about it. Pure."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...db.events.events import AgentSignInNeeded, AttemptEnded, Event, JobFolded, RunEnded, RunPurged, RunRequested, TaskHeld, TaskStarted
+from ...db.events.state import Job, Run
+from ...protocol.redaction import Redactor
+from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, PENDING, PURGED, RUNNING
+from ...service.site.notification_file import WORDS, Target
+from ..diagnosis.explanation import brief
+from .event_reader import Moment
+
+SCHEMA = "jobscribe.notification/1"
+#: Of each text in a message.
+MOST_TEXT = 2_000
+
+_FINAL = frozenset({COMPLETED, ERROR, CANCELED, "ended"})
+#: Only these events say something to anybody outside, and only to who asks for one of these words.
+_TELLING: dict[type[Event], frozenset[str]] = {
+    RunRequested: frozenset({"pending"}), TaskStarted: frozenset({"running"}), TaskHeld: frozenset({"held"}),
+    AttemptEnded: frozenset({"attemptEnded", "pending"}), RunEnded: _FINAL, RunPurged: frozenset({"purged"}),
+    JobFolded: frozenset(WORDS), AgentSignInNeeded: frozenset({"signInNeeded"}),
+}
+_WORDS = {
+    PENDING: ("pending",), RUNNING: ("running",), PURGED: ("purged",),
+    **{status: (status, "ended") for status in (COMPLETED, ERROR, CANCELED)},
+}
+
+Why = Callable[[Job], dict[str, Any] | None]
+
+
+def words(moment: Moment) -> tuple[str, ...]:
+    """What a target may have asked for to be told of this; the most exact first. Empty: it is no news."""
+    event, before, after = moment
+    match event.event:
+        case AgentSignInNeeded():
+            return ("signInNeeded",)
+        case JobFolded(job=job):
+            return _WORDS.get(job.status, ())
+        case TaskHeld(token=token):
+            return ("held",) if _current(after, token.serial) else ()
+        case AttemptEnded(serial=serial):
+            return ("attemptEnded", *_changed(before, after)) if _current(after, serial) else ()
+        case RunRequested():
+            return ("pending",)
+        case _:
+            return _changed(before, after)
+
+
+def _changed(before: Job | None, after: Job | None) -> tuple[str, ...]:
+    return () if before is None or after is None or before.status == after.status else _WORDS.get(after.status, ())
+
+
+def _current(job: Job | None, serial: int) -> bool:
+    """Of an older run nothing is told any more."""
+    return job is not None and job.run is not None and job.run.serial == serial
+
+
+def wanted(target: Target, moment: Moment) -> str | None:
+    """By which word this target is told of it; None: it is not."""
+    word = next((w for w in words(moment) if w in target.on), None)
+    if word is None:
+        return None
+    run = None if moment.after is None else moment.after.run
+    event = moment.event
+    if isinstance(event, AgentSignInNeeded):
+        uid, type_, driver = event.agent_key.uid, None, event.agent_key.driver
+    elif run is not None:
+        uid, type_, driver = run.spec.uid, run.spec.simulation_type, run.spec.driver
+    else:
+        return None
+    for asked, there in ((target.users, uid), (target.simulation_types, type_), (target.drivers, driver)):
+        if asked and there not in asked:
+            return None
+    return words(moment)[0] if word == "ended" else word
+
+
+def may_want(target: Target, event: Event, uid: str | None) -> bool:
+    """A cheap no for most events, before the job is looked at."""
+    asked = _TELLING.get(type(event))
+    return asked is not None and not asked.isdisjoint(target.on) and (not target.users or uid is None or uid in target.users)
+
+
+def message(target: Target, moment: Moment, redactor: Redactor, why: Why) -> dict[str, Any]:
+    """What is sent. Nothing of the job's data, command or environment is in it."""
+    stored, before, after = moment
+    event = stored.event
+    out: dict[str, Any] = {
+        "schema": SCHEMA, "id": "", "at": event.at, "target": target.name, "event": wanted(target, moment), "state": None, "previous": None,
+        "computeJid": None, "computeJobSerial": None, "uid": None, "simulationType": None, "driver": None, "attempt": None,
+        "reason": getattr(event, "reason", None), "error": None, "why": None, "position": stored.position,
+    }
+    if isinstance(event, AgentSignInNeeded):
+        key = event.agent_key
+        out |= {"uid": key.uid, "driver": key.driver, "host": key.host}
+    elif after is not None and after.run is not None:
+        out |= _of_run(after, after.run) | {"previous": before.status if before is not None else None, "why": why(after)}
+    if isinstance(event, JobFolded):
+        out |= {"event": "folded", "previous": None, "changes": event.events}
+        out["reason"] = out["reason"] or after.run.reason if after is not None and after.run is not None else None
+    elif isinstance(event, AttemptEnded):
+        out["attempt"] = event.attempt
+    elif isinstance(event, TaskHeld):
+        out["error"] = event.exit.sentence()
+    out["id"] = f"{out['computeJid'] or stored.stream}/{out['computeJobSerial'] or 0}/{stored.position}"
+    shown: dict[str, Any] = _short(out, redactor)
+    return shown
+
+
+def _of_run(job: Job, run: Run) -> dict[str, Any]:
+    return {
+        "state": job.status, "computeJid": job.jid, "computeJobSerial": run.serial, "uid": run.spec.uid,
+        "simulationType": run.spec.simulation_type, "driver": run.spec.driver, "attempt": run.attempt or None, "error": run.error,
+    }
+
+
+def why_ended(job: Job) -> dict[str, Any] | None:
+    """Of what is over and has not completed, why, in a few words; as status replies have it."""
+    if job.run is None or job.run.active:
+        return None
+    return brief({"state": job.status, "known": True, "since": None, "queueState": None, "jobStatusMessage": None}, job)
+
+
+def test_message(target: Target, number: str, at: float) -> dict[str, Any]:
+    """One about nothing, to see whether it arrives."""
+    return {
+        "schema": SCHEMA, "id": f"test/0/{number}", "at": at, "target": target.name, "event": "test", "state": None, "previous": None,
+        "computeJid": None, "computeJobSerial": None, "uid": None, "simulationType": None, "driver": None, "attempt": None,
+        "reason": "somebody asked for a test of this target", "error": None, "why": None, "position": 0,
+    }
+
+
+def _short(value: Any, redactor: Redactor) -> Any:
+    if isinstance(value, str):
+        text = redactor.shown(value)
+        return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "..."
+    if isinstance(value, dict):
+        return {k: _short(v, redactor) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(v, redactor) for v in value[:20]]
+    return value

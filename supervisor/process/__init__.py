@@ -1,0 +1,1 @@
+"""Process: one sentence to be written."""

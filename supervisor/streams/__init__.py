@@ -1,0 +1,1 @@
+"""Streams: one sentence to be written."""

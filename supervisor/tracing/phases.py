@@ -1,0 +1,253 @@
+"""The time between the events of a run: in which phase it was, and what was waited for while nothing happened. Pure.
+
+All times are the supervisor's clock, by which every event is decided; what an agent's own clock says is in `clocks`.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...db.events.events import AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptEnded, DependencyEnded, Event, JobFolded, RunEnded, RunRequested, StopRequested, SupervisorStarted, SupervisorStopped, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted
+from ...db.store.contract import Stored
+from ...protocol.ids import Token
+
+#: A gap is told of from so long on (seconds), and only if it is so much of the whole.
+LEAST_SECS, LEAST_SHARE = 1.0, 0.005
+#: What held a place that became free in this moment; None where that is not on record. Gets the position of the placing.
+Freed = Callable[[int], str | None]
+
+
+class Phase(NamedTuple):
+    """A stretch of a run. track: phases of one track do not overlap. until None: it lasts. position: of the event that ends it."""
+
+    name: str
+    component: str
+    track: str
+    since: float
+    until: float | None
+    position: int | None
+
+
+def waits(events: Sequence[Stored], freed: Freed) -> list[dict[str, Any]]:
+    """Of each gap between two events: since, until, secs, text (what was waited for), known (is it on record?), before (position)."""
+    out: list[dict[str, Any]] = []
+    whole = events[-1].event.at - events[0].event.at if events else 0.0
+    state = _State()
+    for a, b in itertools.pairwise(events):
+        state.see(a)
+        secs = b.event.at - a.event.at
+        if secs < max(LEAST_SECS, whole * LEAST_SHARE):
+            continue
+        text = state.waited_for(b, freed)
+        out.append({
+            "since": a.event.at, "until": b.event.at, "secs": round(secs, 3), "before": b.position, "known": text is not None,
+            "text": f"{secs:.1f} s {text or 'in which nothing was recorded: what it waited for is not known'}",
+        })
+    return out
+
+
+class _State:
+    """What a run waits for, as far as its events say; fed one by one."""
+
+    def __init__(self) -> None:
+        self._run: RunRequested | None = None
+        self._over = False
+        self._stop: StopRequested | None = None
+        self._retry: AttemptEnded | None = None
+        self._starting: dict[object, Event] = {}
+        self._agent: AgentStarted | AgentStartFailed | AgentGone | None = None
+        self._open: dict[Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld] = {}
+        self._ended_dependencies = 0
+        self._session: int | None = None
+        self._away = ""
+
+    def see(self, stored: Stored) -> None:
+        event = stored.event
+        match event:
+            case RunRequested():
+                self._run, self._over, self._stop, self._retry, self._ended_dependencies = event, False, None, None, 0
+            case StopRequested():
+                self._stop = event
+            case DependencyEnded():
+                self._ended_dependencies += 1
+            case AgentStartRequested(agent_key=key) | AgentSignInNeeded(agent_key=key):
+                self._starting[key] = event
+            case AgentStarted(agent_key=key) | AgentStartFailed(agent_key=key) | AgentGone(agent_key=key):
+                self._starting.pop(key, None)
+                self._agent = event
+            case (
+                TaskPlaced(token=token) | TaskSubmitted(token=token) | TaskStarted(token=token) | TaskExited(token=token)
+                | TaskHeld(token=token)
+            ):
+                self._open[token], self._retry = event, None
+            case TaskEnded(token=token):
+                self._open.pop(token, None)
+            case AttemptEnded():
+                self._retry = event if event.retry is not None else None
+            case RunEnded() | JobFolded():
+                self._over = True
+            case SupervisorStarted(session=session):
+                self._session, self._away = session, ""
+            case SupervisorStopped(session=session):
+                self._session, self._away = session, "stopped"
+            case _:
+                pass
+
+    def waited_for(self, then: Stored, freed: Freed) -> str | None:
+        """What the time until `then` was."""
+        if isinstance(then.event, SupervisorStarted):
+            before = then.event.session - 1 if self._session is None else self._session
+            while_ = "" if self._away else "; the last thing it recorded was the event before, it may have worked on after that"
+            return f"supervisor was away: session {before} -> {then.event.session}{while_}"
+        if self._open:
+            return self._of_tasks()
+        if self._over:
+            return "after the end of the run: nothing was to be done" + (", until it was asked for again" if _asks(then.event) else "")
+        return self._of_queue(then, freed)
+
+    def _of_tasks(self) -> str:
+        newest = max(self._open.values(), key=lambda e: _RANK[type(e)])
+        token = newest.token
+        which = f"{token.role}/{token.index}" + (f" and {len(self._open) - 1} more" if len(self._open) > 1 else "")
+        match newest:
+            case TaskStarted() if self._stop is not None:
+                return f"task {which} was being stopped ({self._stop.reason}, grace {self._stop.grace_secs:g} s)"
+            case TaskStarted():
+                return f"task {which} ran"
+            case TaskExited():
+                return f"the command of task {which} had ended, and something of it was still there"
+            case TaskHeld(secs=secs):
+                return f"task {which} was kept for up to {secs:g} s, so that somebody could look at it"
+            case TaskSubmitted(batch=batch):
+                why = f": {batch.reason}" if batch.reason and batch.reason != "None" else ""
+                return f"in Slurm's queue{why} (Slurm job {batch.job_id} on {batch.cluster})"
+            case TaskPlaced(agent_key=key):
+                box = key.kind == "container"
+                doing = "its container was made (and its image pulled, if it was not there)" if box else "the op was on its way"
+                return f"until task {which} started: {doing}, at {key}"
+
+    def _of_queue(self, then: Stored, freed: Freed) -> str | None:
+        if self._retry is not None and self._retry.retry is not None:
+            again = self._retry.retry
+            return f"pause of {again.delay_secs:g} s before attempt {self._retry.attempt + 1}: {again.reason}"
+        for key, event in self._starting.items():
+            if isinstance(event, AgentSignInNeeded):
+                return f"until the user of agent {key} signed in"
+            return f"until agent {key} started"
+        run = self._run
+        if run is None:
+            return self._of_agent()
+        if isinstance(then.event, DependencyEnded) or self._ended_dependencies < len(run.waits_for):
+            return f"queued: dependency ({len(run.waits_for) - self._ended_dependencies} other runs had to end first)"
+        if isinstance(then.event, AgentStartRequested):
+            return f"queued: agent {then.event.agent_key} was not asked for yet"
+        if isinstance(then.event, TaskPlaced):
+            who = freed(then.position)
+            if who is not None:
+                return f"queued: op_slot of {run.spec.uid}, free when {who} ended"
+            return f"queued: for agent {then.event.agent_key} to be connected, or for a place there"
+        return None
+
+    def _of_agent(self) -> str | None:
+        """Where there is nothing but an agent's own events."""
+        match self._agent:
+            case AgentStarted(agent_key=key):
+                return f"agent {key} was there"
+            case AgentStartFailed(agent_key=key):
+                return f"pause before agent {key} was to start again"
+            case AgentGone(agent_key=key):
+                return f"until agent {key} was needed again"
+            case _:
+                return None
+
+
+_RANK: dict[type, int] = {TaskStarted: 4, TaskExited: 3, TaskHeld: 2, TaskSubmitted: 1, TaskPlaced: 0}
+
+
+def _asks(event: Event) -> bool:
+    return isinstance(event, RunRequested)
+
+
+# ---- phases, for a picture
+
+
+def phases(events: Sequence[Stored]) -> list[Phase]:
+    """What of each run and its tasks took how long: queued, agent start, on its way, in Slurm's queue, execution, end."""
+    return sorted([*_of_runs(events), *_of_agents(events), *_of_executions(events)], key=lambda p: (p.since, p.track))
+
+
+def _of_runs(events: Sequence[Stored]) -> list[Phase]:
+    out: list[Phase] = []
+    queued: dict[int, tuple[str, float]] = {}
+    over: dict[int, float] = {}
+    for s in events:
+        match s.event:
+            case RunRequested(serial=serial, at=at):
+                queued[serial] = ("queued", at)
+            case AttemptEnded(serial=serial, at=at, retry=retry) if retry is not None:
+                queued[serial] = (f"pause before attempt {s.event.attempt + 1}", at)
+                over.pop(serial, None)
+            case TaskPlaced(token=token, at=at):
+                over.pop(token.serial, None)
+                if token.serial in queued:
+                    name, since = queued.pop(token.serial)
+                    out.append(Phase(name, "supervisor", f"run {token.serial}", since, at, s.position))
+            case TaskEnded(token=token, at=at):
+                over[token.serial] = at
+            case RunEnded(serial=serial, at=at):
+                if serial in queued:
+                    out.append(Phase(queued[serial][0], "supervisor", f"run {serial}", queued.pop(serial)[1], at, s.position))
+                elif serial in over:
+                    out.append(Phase("end", "supervisor", f"run {serial}", over.pop(serial), at, s.position))
+            case _:
+                pass
+    return out + [Phase(name, "supervisor", f"run {serial}", since, None, None) for serial, (name, since) in queued.items()]
+
+
+def _of_agents(events: Sequence[Stored]) -> list[Phase]:
+    out: list[Phase] = []
+    starting: dict[object, float] = {}
+    for s in events:
+        match s.event:
+            case AgentStartRequested(agent_key=key, at=at):
+                starting.setdefault(key, at)
+            case AgentStarted(agent_key=key, at=at) | AgentStartFailed(agent_key=key, at=at) | AgentSignInNeeded(agent_key=key, at=at):
+                if key in starting:
+                    out.append(Phase("agent start", "agent", str(key), starting.pop(key), at, s.position))
+            case _:
+                pass
+    return out + [Phase("agent start", "agent", str(key), since, None, None) for key, since in starting.items()]
+
+
+def _of_executions(events: Sequence[Stored]) -> list[Phase]:
+    out: list[Phase] = []
+    doing: dict[Token, tuple[str, str, float]] = {}
+
+    def step(token: Token, s: Stored, then: tuple[str, str] | None) -> None:
+        if token in doing:
+            name, component, since = doing.pop(token)
+            out.append(Phase(name, component, _track(token), since, s.event.at, s.position))
+        if then is not None:
+            doing[token] = (*then, s.event.at)
+
+    for s in events:
+        match s.event:
+            case TaskPlaced(token=token):
+                step(token, s, ("op on its way", "agent"))
+            case TaskSubmitted(token=token):
+                step(token, s, ("in Slurm's queue", "slurm"))
+            case TaskStarted(token=token):
+                step(token, s, ("execution", "command"))
+            case TaskExited(token=token):
+                step(token, s, ("completing", "command"))
+            case TaskHeld(token=token):
+                step(token, s, ("kept to be looked at", "command"))
+            case TaskEnded(token=token):
+                step(token, s, None)
+            case _:
+                pass
+    return out + [Phase(name, component, _track(token), since, None, None) for token, (name, component, since) in doing.items()]
+
+
+def _track(token: Token) -> str:
+    return f"run {token.serial} attempt {token.attempt} {token.role}/{token.index}"

@@ -1,0 +1,134 @@
+"""What executions take: the newest sample, the peaks and a bounded series of each. Volatile, never an event.
+
+Kept for every live task; of runs that are over as long as there is room, those that ended last. What stays for good is in the exits.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...db.events.state import Job
+from ...db.records.resource_usage import largest
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey, Token, split_jid
+from ...protocol.wire.messages import Sample, Samples
+from ..engine.decision_loop import Engine
+from .summary import Taken, job_metrics
+from ..process.counters import Counters
+from .time_series import MAX_POINTS, Series
+
+#: Points of all live tasks together, of 72 bytes each: where there are many tasks, each has fewer. And the fewest that one has.
+LIVE_POINTS, FEWEST_POINTS = 400_000, 16
+#: Points of what is over, and what a task of it counts beside its points.
+OVER_POINTS, TASK_POINTS = 200_000, 16
+#: What was said longer ago is not what is now: agents with much to look at speak once a minute.
+STALE_SECS = 90.0
+
+
+class Metering:
+    """mono: seconds on the monotonic clock."""
+
+    def __init__(self, engine: Engine, counters: Counters, mono: Callable[[], float]) -> None:
+        self._engine, self._counters, self._mono = engine, counters, mono
+        self._live: dict[str, dict[Token, Taken]] = {}
+        #: of jobs of which nothing is live; in the order of their ends
+        self._over: dict[str, dict[Token, Taken]] = {}
+        #: serial and attempt that a live one's tasks were last sorted by
+        self._sorted: dict[str, tuple[int, int]] = {}
+        self._live_tasks = self._over_points = 0
+
+    def take(self, key: AgentKey, message: Samples) -> None:
+        """What an agent says of its executions. Raises Refusal("foreignToken") where one is another user's; nothing is taken then."""
+        for sample in message.samples:
+            if split_jid(sample.token.jid)[0] != key.uid:
+                raise Refusal("foreignToken", f"it spoke of another user's task, {sample.token}")
+        for sample in message.samples:
+            task = self._engine.world.task(sample.token)
+            if task is None or not task.live or task.agent_key != key:
+                self._counters.add("sampleOfNothing")
+            else:
+                self._add(sample)
+
+    def _add(self, sample: Sample) -> None:
+        token, mono = sample.token, self._mono()
+        if token.jid in self._over:  # it begins anew, with a later run or attempt
+            self._begin_again(token.jid)
+        mine = self._live.setdefault(token.jid, {})
+        taken = mine.get(token)
+        if taken is None:
+            taken = mine[token] = Taken(newest=sample, heard=mono, series=Series())
+            self._live_tasks += 1
+        else:
+            _rates(taken, sample, mono)
+        _grow(taken, sample)
+        taken.newest, taken.heard = sample, mono
+        taken.series.add(mono, sample, max(FEWEST_POINTS, min(MAX_POINTS, LIVE_POINTS // self._live_tasks)))
+
+    def _begin_again(self, jid: str) -> None:
+        self._live[jid] = mine = self._over.pop(jid)
+        self._over_points -= _points(mine)
+        self._live_tasks += len(mine)
+
+    def settle(self, job: Job) -> None:
+        """The job changed durably: only its live tasks and its current run's last attempt are of interest."""
+        mine = self._live.get(job.jid) or self._over.get(job.jid)
+        run = job.run
+        if mine is None or run is None:
+            return
+        now, busy = (run.serial, len(run.attempts)), job.busy
+        if busy and self._sorted.get(job.jid) == now:
+            return  # a task of many has started or ended: nothing is to be forgotten yet
+        wanted = {t.token for t in (*job.live_tasks(), *(run.attempts[-1].tasks if run.attempts else ()))}
+        kept = {token: taken for token, taken in mine.items() if token in wanted}
+        self._forget(job.jid)
+        if kept and busy:
+            self._live[job.jid], self._sorted[job.jid] = kept, now
+            self._live_tasks += len(kept)
+        elif kept:
+            self._over[job.jid] = kept
+            self._over_points += _points(kept)
+            while self._over_points > OVER_POINTS:
+                self._forget(next(iter(self._over)))
+
+    def _forget(self, jid: str) -> None:
+        self._sorted.pop(jid, None)
+        if jid in self._live:
+            self._live_tasks -= len(self._live.pop(jid))
+        if jid in self._over:
+            self._over_points -= _points(self._over.pop(jid))
+
+    def metrics_of(self, job: Job, series: Callable[[Token], bool] = lambda token: False) -> dict[str, Any]:
+        """See `job_metrics`."""
+        taken = self._live.get(job.jid) or self._over.get(job.jid) or {}
+        return job_metrics(job, taken, self._mono() - STALE_SECS, series)
+
+    def sizes(self) -> dict[str, int]:
+        """What is kept, counted."""
+        return {"jobs": len(self._live), "tasks": self._live_tasks, "jobsOver": len(self._over), "pointsOver": self._over_points}
+
+
+def _points(taken: dict[Token, Taken]) -> int:
+    return sum(TASK_POINTS + len(t.series) for t in taken.values())
+
+
+def _rates(taken: Taken, sample: Sample, mono: float) -> None:
+    """Bytes a second since the sample before; those that were held up on the way and came together leave the rates as they are."""
+    secs, before = sample.at - taken.newest.at, taken.newest
+    if secs <= 0 or mono <= taken.heard:
+        return
+    taken.read_rate = _rate(before.read_bytes, sample.read_bytes, secs)
+    taken.write_rate = _rate(before.written_bytes, sample.written_bytes, secs)
+
+
+def _rate(before: int | None, now: int | None, secs: float) -> float | None:
+    return None if before is None or now is None else max(0.0, now - before) / secs
+
+
+def _grow(taken: Taken, sample: Sample) -> None:
+    """Counts from the start only grow: an agent that was replaced may know less than the one before it."""
+    taken.cpu_secs = largest(taken.cpu_secs, sample.cpu_secs)
+    taken.read_bytes = largest(taken.read_bytes, sample.read_bytes)
+    taken.written_bytes = largest(taken.written_bytes, sample.written_bytes)
+    taken.peak_cpu = largest(taken.peak_cpu, sample.cpu_percent)
+    taken.peak_memory = largest(taken.peak_memory, sample.memory_bytes)
+    taken.peak_processes = largest(taken.peak_processes, sample.processes)
+    taken.peak_gpu_memory = largest(taken.peak_gpu_memory, sample.gpu_memory_bytes)

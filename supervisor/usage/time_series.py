@@ -1,0 +1,86 @@
+"""What one task took over time, in a bounded number of points that always reach from its beginning to now. No clock.
+
+Samples of one stretch of time make one point. When there are too many points, two neighbours become one, and the stretches are twice
+as long from then on.
+"""
+
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from ...protocol.wire.messages import Sample
+
+#: The first stretches are so long (seconds), and a task has so many points at most.
+RESOLUTION_SECS, MAX_POINTS = 10.0, 360
+#: What a point has, as fields of a sample: the mean over its stretch, of counters the newest.
+MEANS = ("cpu_percent", "memory_bytes", "processes", "gpu_percent", "gpu_memory_bytes")
+NEWEST = ("at", "cpu_secs", "read_bytes", "written_bytes")
+_FIELDS = (*NEWEST, *MEANS)
+_WIDTH = len(_FIELDS)
+NAMES = ("at", "cpuSecs", "readBytes", "writtenBytes", "cpuPercent", "memoryBytes", "processes", "gpuPercent", "gpuMemoryBytes")
+
+
+class Series:
+    """Times are seconds on a clock that only goes forward. NaN stands for what is not known."""
+
+    def __init__(self) -> None:
+        self.resolution = RESOLUTION_SECS
+        self._points = array("d")
+        self._begun: float | None = None
+        self._stretch = 0
+        self._open: list[list[float]] = []
+
+    def __len__(self) -> int:
+        return len(self._points) // _WIDTH + bool(self._open)
+
+    def add(self, mono: float, sample: Sample, limit: int = MAX_POINTS) -> None:
+        """Take a sample in. limit: so many points at most, at least 2."""
+        if self._begun is None:
+            self._begun = mono
+        stretch = int((mono - self._begun) // self.resolution)
+        if stretch != self._stretch:
+            self._close()
+            self._stretch = stretch
+        self._open.append([_number(getattr(sample, f)) for f in _FIELDS])
+        while len(self) > max(2, limit):
+            self._thin()
+            self._stretch = int((mono - self._begun) // self.resolution)
+
+    def rows(self, limit: int = MAX_POINTS) -> list[list[float | None]]:
+        """The points, or so many of them, oldest first, each with a value for each of NAMES."""
+        step = -(-len(self) // max(1, limit))  # the last one of every so many, counted from the end
+        points = [_one(self._open)] if self._open else []
+        first = len(self._points) // _WIDTH - 1 - ((step - 1) if points else 0)
+        points += [list(self._points[n * _WIDTH : (n + 1) * _WIDTH]) for n in range(first, -1, -step)]
+        points.reverse()
+        return [[None if math.isnan(v) else v for v in point] for point in points]
+
+    def _closed(self) -> list[list[float]]:
+        return [list(self._points[n : n + _WIDTH]) for n in range(0, len(self._points), _WIDTH)]
+
+    def _close(self) -> None:
+        if self._open:
+            self._points.extend(_one(self._open))
+            self._open = []
+
+    def _thin(self) -> None:
+        self._points = array("d", (v for point in _halved(self._closed()) for v in point))
+        self.resolution *= 2
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _halved(points: list[list[float]]) -> list[list[float]]:
+    return [_one(points[n : n + 2]) for n in range(0, len(points), 2)]
+
+
+def _one(points: Sequence[Sequence[float]]) -> list[float]:
+    """One point of several: counters are the newest that are known, all else the mean of what is known."""
+    out = []
+    for n, field in enumerate(_FIELDS):
+        known = [p[n] for p in points if not math.isnan(p[n])]
+        out.append(math.nan if not known else known[-1] if field in NEWEST else sum(known) / len(known))
+    return out

@@ -1,0 +1,1 @@
+"""Blueprint: one sentence to be written."""

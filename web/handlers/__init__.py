@@ -1,0 +1,1 @@
+"""Handlers: one sentence to be written."""

@@ -1,0 +1,106 @@
+"""The clusters that runs can go to, and signing in to them: what a person types passes through once, and is neither logged nor kept."""
+
+from typing import Any
+
+import msgspec
+
+from ...client.api.errors import ClientError
+from ...client.api.requests import SIGN_IN_SECS
+from ...protocol.api import requests
+from ...protocol.errors import Refusal
+from ...protocol.ids import compute_jid
+from ..request import error_responses as errors, schemas
+from .runs import SR_EXCEPTION
+from ..request.context import Visit
+
+#: Bytes of a sign-in.
+MAX_BODY = 128 * 1024
+#: How clients know what went wrong: they show their form again.
+_REASONS = {"signInRefused": "invalid-creds", "signInUnreachable": "general-connection-error"}
+
+
+def clusters(v: Visit) -> dict[str, Any]:
+    """None where this house has none."""
+    v.allowed(None)
+    try:
+        return v.upstream.object("clusters", requests.ClusterList(uid=v.uid))
+    except ClientError as e:
+        if e.code in ("notFound", "badRequest"):
+            return {"clusters": []}
+        raise
+
+
+def sbatch_login(v: Visit) -> dict[str, Any]:
+    """Sent once, whatever comes of it: a second wrong answer may lock an account, and a code is good for one."""
+    body = v.secret_body(schemas.SbatchLogin, MAX_BODY)
+    v.allowed(body.simulation_type)
+    cluster = _cluster(v, body)
+    there = _status(v, cluster)
+    if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, body.sbatch_credentials.username)):
+        return _success(there)
+    request = _request(v.uid, cluster, body.sbatch_credentials)
+    try:
+        reply = v.upstream.once("sbatch-login", request, SIGN_IN_SECS)
+    except ClientError as e:
+        reason = _REASONS.get(e.code)
+        if reason is None:
+            raise
+        refusal = errors.from_supervisor(e)
+        v.site.counts.add("refused." + refusal.code)
+        v.log(None, {"cluster": there.get("cluster"), "reason": reason})
+        return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, there, body)}
+    v.log(None, {"cluster": there.get("cluster"), "reason": "ok"})
+    return _success(reply)
+
+
+def sbatch_login_status(v: Visit) -> dict[str, Any]:
+    body = v.body(schemas.SbatchLoginStatus)
+    v.allowed(body.simulation_type)
+    reply = _status(v, _cluster(v, body))
+    return {k: reply.get(k) for k in ("ready", "cluster", "host", "access", "user", "sentence")}
+
+
+def sbatch_logout(v: Visit) -> dict[str, Any]:
+    body = v.body(schemas.SbatchLogout)
+    v.allowed(None)
+    reply = v.upstream.once("sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS)
+    v.log(None, {"cluster": reply.get("cluster"), "signedOut": reply.get("signedOut")})
+    return {k: reply.get(k) for k in ("state", "cluster", "host", "user", "signedOut", "agentEnded", "runs")}
+
+
+def _status(v: Visit, cluster: str | None) -> dict[str, Any]:
+    return v.upstream.object("sbatch-login-status", requests.SbatchLoginStatus(uid=v.uid, cluster=cluster))
+
+
+def _cluster(v: Visit, body: schemas.SbatchLogin | schemas.SbatchLoginStatus) -> str | None:
+    """The one that is named, or else that of the run for which the client asks; None for the first one."""
+    model = body.compute_model or body.report
+    if body.cluster is not None or body.simulation_type is None or body.simulation_id is None or model is None:
+        return body.cluster
+    try:
+        name = v.site.simulations.slot(body.simulation_type, model).name
+        jid = compute_jid(v.uid, body.simulation_id, name)
+        reply = v.upstream.object("run-status", requests.RunStatusRequest(uid=v.uid, compute_jid=jid))
+    except (Refusal, ClientError):
+        return None
+    found = reply.get("cluster")
+    return found if isinstance(found, str) else None
+
+
+def _request(uid: str, cluster: str | None, given: schemas.SbatchCredentials) -> requests.SbatchLogin:
+    """What is empty was not given: clients send all of their form."""
+    fields = {name: getattr(given, name) or None for name in given.__struct_fields__}
+    return msgspec.structs.replace(requests.SbatchLogin(uid=uid, cluster=cluster, username=given.username), **fields)
+
+
+def _success(reply: dict[str, Any]) -> dict[str, Any]:
+    return {"state": "ok", "loginSuccess": True, "cluster": reply.get("cluster"), "user": reply.get("user")}
+
+
+def _exception(reason: str, refusal: Refusal, there: dict[str, Any], body: schemas.SbatchLogin) -> dict[str, Any]:
+    params = {
+        "isModal": True, "isSbatchLogin": True, "reason": reason, "cluster": there.get("cluster"), "host": there.get("host"),
+        "sentence": refusal.sentence, "advice": errors.body(refusal)["advice"], "simulationType": body.simulation_type,
+        "simulationId": body.simulation_id, "computeModel": body.compute_model or body.report,
+    }
+    return {"routeName": "sbatchLogin", "params": params}

@@ -1,0 +1,234 @@
+"""Downloads: a file of a run, or what a run said. Passed on piece by piece; a worker is held as long as the reader takes, so few at a time.
+
+A range is answered from the file itself. Whatever the file holds, a browser saves it and never shows it as a page of this site.
+"""
+
+import contextlib
+import mimetypes
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from urllib.parse import quote
+
+import flask
+import msgspec
+import werkzeug.http
+
+from ...client.transport.connection import Reply
+from ...protocol.errors import Refusal
+from ...protocol.ids import compute_jid
+from ...protocol.api.requests import CallRequest, JobLog, LibFile, RunFile
+from ..request import error_responses as errors
+from . import library, runs
+from ..request.worker_quota import Place
+from ..request.context import Visit, as_json
+
+_MAX_SUFFIX = 255
+#: Separators, control characters, ends of lines, and marks that turn the direction of what follows.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+LOG_PIECE = 256 * 1024
+#: A log of a run that writes for ever is cut here.
+LOG_AT_MOST = 256 * 1024 * 1024
+
+
+class _Made(msgspec.Struct):
+    """What an app's download says: the name of a file in the run directory."""
+
+    name: str
+
+
+class _Body:
+    """The pieces of an answer, with a place among the streams that is given back whatever happens."""
+
+    def __init__(self, place: Place, pieces: Iterator[bytes], closed: Callable[[], None]) -> None:
+        self._place, self._pieces, self._closed = place, pieces, closed
+        self._open = True
+
+    def __iter__(self) -> "_Body":
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            try:
+                self._closed()
+            finally:
+                self._place.close()
+
+
+def run_files(v: Visit) -> bytes:
+    """The names that the app offers for download; each of them is a suffix."""
+    type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
+    v.allowed(type_)
+    model = v.site.simulations.model(type_, model_name)
+    return v.upstream.call(CallRequest(
+        uid=v.uid, job_cmd="list_run_files", simulation_type=type_, compute_model=model.name,
+        compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=v.number("computeJobSerial", 2**53),
+    ))
+
+
+def download_run_file(v: Visit) -> flask.Response:
+    """The file that the app makes or names for this suffix. `frame` is Sirepo's place for one frame's number; -1 is the whole run."""
+    type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
+    v.allowed(type_)
+    model = v.site.simulations.model(type_, model_name)
+    suffix = v.query("suffix")
+    if len(suffix) > _MAX_SUFFIX:
+        raise Refusal("badRequest", f"suffix must not be longer than {_MAX_SUFFIX} characters")
+    if not re.fullmatch(r"-?[0-9]{1,9}", v.arg("frame"), re.ASCII):
+        raise Refusal("badRequest", "frame must be a number; -1 is the whole run")
+    serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
+    jid = compute_jid(v.uid, sid, model.name)
+    call = CallRequest(
+        uid=v.uid, job_cmd="download_run_file", simulation_type=type_, compute_model=model.name, compute_jid=jid,
+        compute_job_serial=serial, args={"suffix": suffix, "frame": int(v.arg("frame"))},
+    )
+    made = msgspec.json.decode(v.upstream.call(call), type=_Made)
+    v.log(jid, {"computeJid": jid, "computeJobSerial": serial, "name": made.name})
+    return send_file(v, RunFile(uid=v.uid, compute_jid=jid, compute_job_serial=serial, name=made.name))
+
+
+def get_lib_file(v: Visit) -> flask.Response:
+    """A file of the user's library, as it was uploaded or an app has made it."""
+    simulation_type, name = library.simulation_type(v), library.name(v)
+    return send_file(v, LibFile(uid=v.uid, simulation_type=simulation_type, name=name))
+
+
+def send_file(v: Visit, wanted: RunFile | LibFile) -> flask.Response:
+    """Whole, in part or not at all, as the browser asks for it."""
+    conditional = {"Range", "If-None-Match", "If-Modified-Since"} & set(v.request.headers.keys())
+    if v.request.method != "HEAD" and not conditional:
+        return _sent(v, wanted, None)
+    with v.upstream.stream(_route(wanted), msgspec.structs.replace(wanted, length=0)) as stat:
+        etag, modified, size = stat.header("ETag"), _moment(stat.header("Last-Modified")), int(stat.header("X-Jobscribe-Size"))
+    if not werkzeug.http.is_resource_modified(v.request.environ, etag, last_modified=modified, ignore_if_range=True):
+        return _described(flask.Response(status=304), wanted.name, etag, modified)
+    if v.request.method == "HEAD":
+        answer = _described(flask.Response(), wanted.name, etag, modified)
+        answer.headers["Content-Length"] = str(size)
+        return answer
+    try:
+        return _sent(v, wanted, _range(v, etag, modified, size))
+    except Refusal as e:
+        if e.code != "rangeNotSatisfiable":
+            raise
+        v.site.counts.add("refused." + e.code)
+        refused = as_json(errors.body(e), e.http)
+        refused.headers["Content-Range"] = f"bytes */{size}"
+        return refused
+
+
+def _range(v: Visit, etag: str, modified: datetime | None, size: int) -> tuple[int, int] | None:
+    """(first byte, one after the last) that is asked for; None for the whole file. Raises Refusal("rangeNotSatisfiable")."""
+    asked = werkzeug.http.parse_range_header(v.request.headers.get("Range"))
+    if asked is None or asked.units != "bytes" or len(asked.ranges) != 1 or not _still(v, etag, modified):
+        return None
+    first, end = asked.ranges[0]
+    if first < 0:  # the last so many bytes
+        first, end = max(0, size + first), size
+    if first >= size:
+        raise Refusal("rangeNotSatisfiable", f"the file has {size} bytes")
+    return first, min(size, end or size)
+
+
+def _still(v: Visit, etag: str, modified: datetime | None) -> bool:
+    """Is the file the one of which the browser has a part?"""
+    said = v.request.headers.get("If-Range", "")
+    condition = werkzeug.http.parse_if_range_header(said)
+    if said.startswith("W/"):
+        return False  # it is only said to be like it
+    if condition.etag is not None:
+        return condition.etag == werkzeug.http.unquote_etag(etag)[0]
+    return condition.date is None or condition.date == modified
+
+
+def _route(wanted: RunFile | LibFile) -> str:
+    return "run-file" if isinstance(wanted, RunFile) else "read-lib-file"
+
+
+def _sent(v: Visit, wanted: RunFile | LibFile, part: tuple[int, int] | None) -> flask.Response:
+    with contextlib.ExitStack() as undone:
+        place = v.site.places.stream(v.uid)
+        undone.callback(place.close)
+        request = wanted if part is None else msgspec.structs.replace(wanted, offset=part[0], length=part[1] - part[0])
+        stream = v.upstream.stream(_route(wanted), request)
+        undone.callback(stream.close)
+        length, size = int(stream.header("Content-Length")), int(stream.header("X-Jobscribe-Size"))
+        answer = flask.Response(_Body(place, stream.pieces(length), stream.close), status=200 if part is None else 206)
+        answer.headers["Content-Length"] = str(length)
+        if part is not None:
+            answer.headers["Content-Range"] = f"bytes {part[0]}-{part[0] + length - 1}/{size}"
+        _described(answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified")))
+        undone.pop_all()  # from here on they are the answer's
+    return answer
+
+
+def _described(answer: flask.Response, name: str, etag: str, modified: datetime | None) -> flask.Response:
+    headers = answer.headers
+    shown = _CONTROLS.sub("_", name.rpartition("/")[2]) or "file"
+    headers["Content-Disposition"] = "attachment; " + _parameter(shown)
+    headers["Content-Type"] = mimetypes.guess_type(shown)[0] or "application/octet-stream"
+    headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    headers["Accept-Ranges"] = "bytes"
+    headers["ETag"] = etag
+    headers["Cache-Control"] = "private, no-cache"
+    answer.last_modified = modified
+    return answer
+
+
+def _parameter(name: str) -> str:
+    """The name as a header has it (RFC 6266)."""
+    if name.isascii():
+        return werkzeug.http.dump_options_header("", {"filename": name}).removeprefix("; ")
+    return f"filename*=UTF-8''{quote(name, safe='')}"
+
+
+def _moment(text: str) -> datetime | None:
+    return werkzeug.http.parse_date(text)
+
+
+def run_log(v: Visit) -> flask.Response:
+    """What the run has written so far, as text: the newest `tail` bytes, or all that is kept."""
+    type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
+    v.allowed(type_)
+    model = v.site.simulations.slot(type_, model_name)
+    stream, tail = v.query("stream", "stdout"), v.number("tail", 512 * 1024)
+    if stream not in ("stdout", "stderr"):
+        raise Refusal("badRequest", "stream must be stdout or stderr")
+    serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
+    request = JobLog(
+        uid=v.uid, compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=serial,
+        stream="stdout" if stream == "stdout" else "stderr", tail=tail, limit=tail or LOG_PIECE,
+    )
+    first = v.upstream.reply("job-log", request)
+    if tail:
+        return _text(flask.Response(first.body), f"{stream}.log", first)
+    place = v.site.places.stream(v.uid)
+    return _text(flask.Response(_Body(place, _log_pieces(v, request, first), lambda: None)), f"{stream}.log", first)
+
+
+def _log_pieces(v: Visit, request: JobLog, reply: Reply) -> Iterator[bytes]:
+    sent = 0
+    while True:
+        dropped = int(reply.headers["X-Jobscribe-Dropped"])
+        if dropped:
+            yield f"\n[{dropped} bytes are not kept]\n".encode()
+        if not reply.body:
+            return
+        yield reply.body
+        sent += len(reply.body)
+        if reply.headers["X-Jobscribe-End"] == "true" or sent >= LOG_AT_MOST:
+            return
+        reply = v.upstream.reply("job-log", msgspec.structs.replace(request, offset=int(reply.headers["X-Jobscribe-Next-Offset"])))
+
+
+def _text(answer: flask.Response, name: str, first: Reply) -> flask.Response:
+    answer.headers.set("Content-Disposition", "inline", filename=name)
+    answer.headers["Content-Type"] = "text/plain; charset=utf-8"
+    answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    answer.headers["X-Jobscribe-Offset"] = first.headers["X-Jobscribe-Offset"]
+    return answer
+

@@ -1,0 +1,85 @@
+"""Lists of jobs, ports of simulations, what there is and whether it is well: the small routes."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from ...client.api.requests import page_of
+from ...protocol.api import requests, tickets
+from ...protocol.errors import Refusal
+from ...protocol.ids import split_jid
+from ..request import schemas
+from ..request.context import Visit
+
+
+def own_jobs(v: Visit) -> schemas.JobsReply:
+    return _jobs(v, v.uid)
+
+
+def adm_jobs(v: Visit) -> schemas.JobsReply:
+    """Of all users, for those whom the site's hook calls administrators."""
+    _administrator(v)
+    return _jobs(v, None)
+
+
+def adm_counters(v: Visit) -> dict[str, Any]:
+    _administrator(v)
+    return {"state": "ok", "counters": v.site.counts.all()}
+
+
+def _administrator(v: Visit) -> None:
+    if v.site.admin is None or not v.site.admin(v.uid):
+        raise Refusal("forbidden", "this is for administrators")
+
+
+def _jobs(v: Visit, uid: str | None) -> schemas.JobsReply:
+    body = v.body(schemas.Jobs)
+    request = requests.JobList(uid=uid, active=body.active, before=body.before, limit=body.limit)
+    page = page_of(v.upstream.post("job-list", request))
+    return schemas.JobsReply(jobs=[_row(r) for r in page.jobs], next=page.next)
+
+
+def _row(row: dict[str, Any]) -> schemas.JobRow:
+    uid, sid, model = split_jid(row["jid"])
+    return schemas.JobRow(
+        compute_jid=row["jid"], uid=uid, simulation_id=sid, simulation_type=row["simulationType"], compute_model=model,
+        state=row["status"], compute_job_serial=row["serial"], compute_job_queued=row["queuedAt"], compute_job_start=row["startedAt"],
+        compute_job_end=row["endedAt"], reason=row["reason"], compute_job_position=row.get("position"),
+    )
+
+
+def job_supervisor_ping(v: Visit) -> schemas.PingReply:
+    """For visitors, too: are simulations possible now?"""
+    body = v.body(schemas.Ping)
+    v.upstream.ping()
+    return schemas.PingReply(ping=body.ping)
+
+
+def global_resources(v: Visit) -> bytes:
+    body = v.body(schemas.Resources)
+    v.allowed(body.simulation_type)
+    v.site.simulations.app(body.simulation_type)
+    return v.upstream.post("global-resources", requests.GlobalResources(
+        uid=v.uid, simulation_type=body.simulation_type, simulation_id=body.simulation_id, ports=body.ports, release=body.release,
+    ))
+
+
+def live_ticket(v: Visit) -> schemas.TicketReply:
+    """What opens this user's stream of news for a moment. The secret is read anew: a ticket signed with an old one opens nothing."""
+    v.body(schemas.Body)
+    now = time.time()
+    ticket = tickets.sign(v.upstream.address().token, v.uid, now)
+    return schemas.TicketReply(ticket=ticket, header=tickets.HEADER, until=now + tickets.LIFE_SECS)
+
+
+def apps(v: Visit) -> dict[str, Any]:
+    """Those that this user may use."""
+    found = []
+    for app in v.site.simulations.described():
+        try:
+            v.allowed(app["name"])
+        except Refusal:
+            continue
+        found.append(app)
+    return {"apps": msgspec.to_builtins(found)}

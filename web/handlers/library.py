@@ -1,0 +1,73 @@
+"""The user's library of input files: list, upload, delete. The supervisor keeps the files; bytes pass through here and are not held."""
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlencode
+
+import msgspec
+from werkzeug.exceptions import ClientDisconnected
+
+from ...protocol.errors import Refusal
+from ..request import schemas
+from ..request.supervisor_client import CHUNK
+from ..request.context import Visit
+
+
+def lib_files(v: Visit) -> schemas.LibFilesReply:
+    return _listed(v, simulation_type(v))
+
+
+def digests(v: Visit, simulation_type: str) -> Mapping[str, str]:
+    """sha256 by name."""
+    return {f.name: f.sha256 for f in _listed(v, simulation_type).files}
+
+
+def put_lib_file(v: Visit) -> bytes:
+    """Whole or not at all: an upload that is cut off changes nothing."""
+    type_, file = simulation_type(v), name(v)
+    length = v.request.content_length
+    if length is None:
+        raise Refusal("badRequest", "an upload must say its length (Content-Length)")
+    v.log(None, {"simulationType": type_, "name": file, "size": length})
+    return v.upstream.upload(_path("lib-file", v.uid, type_, file), _pieces(v, length), length)
+
+
+def delete_lib_file(v: Visit) -> bytes:
+    type_, file = simulation_type(v), name(v)
+    v.log(None, {"simulationType": type_, "name": file})
+    return v.upstream.exchange("DELETE", _path("lib-file", v.uid, type_, file))
+
+
+def _pieces(v: Visit, length: int) -> Iterator[bytes]:
+    left = length
+    while left > 0:
+        try:
+            piece = v.request.stream.read(min(CHUNK, left))
+        except (ClientDisconnected, OSError):
+            piece = b""
+        if not piece:
+            raise Refusal("badRequest", f"the upload was cut off {left} bytes before its end")
+        left -= len(piece)
+        yield piece
+
+
+def _listed(v: Visit, simulation_type: str) -> schemas.LibFilesReply:
+    raw = v.upstream.exchange("GET", _path("lib-files", v.uid, simulation_type))
+    return msgspec.json.decode(raw, type=schemas.LibFilesReply)
+
+
+def simulation_type(v: Visit) -> str:
+    """The app in the address, if there is one of this name and this user may use it."""
+    type_ = v.id("simulationType")
+    v.allowed(type_)
+    v.site.simulations.app(type_)
+    return type_
+
+
+def name(v: Visit) -> str:
+    """The file's name in the address."""
+    return v.id("name")
+
+
+def _path(route: str, uid: str, simulation_type: str, name: str | None = None) -> str:
+    query = {"uid": uid, "simulationType": simulation_type} | ({} if name is None else {"name": name})
+    return f"/api/{route}?{urlencode(query)}"

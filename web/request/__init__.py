@@ -1,0 +1,1 @@
+"""Request: one sentence to be written."""

@@ -1,0 +1,1 @@
+"""Server: one sentence to be written."""

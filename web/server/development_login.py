@@ -1,0 +1,112 @@
+"""Sign-in for development: a name, no password, a signed cookie with the token of a session. Only `jobscribe up` has it, on loopback.
+
+The proxy lets in one unix user of this machine; no request of another one comes here (see `proxy`). The page's own form talks in JSON;
+there is a plain one for browsers without scripts.
+"""
+
+import getpass
+import html
+from typing import Annotated
+
+import flask
+import msgspec
+from flask.typing import ResponseReturnValue
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import derived_id
+from ..request import csrf
+from .login_sessions import Session, Sessions
+
+_TOKEN, _NAME = "session", "name"
+
+
+class Name(msgspec.Struct, frozen=True):
+    """Who somebody wants to be."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+
+
+class SignIn:
+    """Routes of one site. own_uid: the user of the command line."""
+
+    def __init__(self, sessions: Sessions, own_uid: str) -> None:
+        self.sessions, self._own_uid = sessions, own_uid
+
+    def session(self) -> Session | None:
+        """Return the session of the request's cookie."""
+        return self.sessions.of(flask.session.get(_TOKEN))
+
+    def token(self) -> str | None:
+        """Return the token of this session; None where it has ended."""
+        return None if self.session() is None else str(flask.session[_TOKEN])
+
+    def user(self, request: flask.Request) -> str | None:
+        """The hook: whose cookie it is."""
+        session = self.session()
+        return None if session is None else session.uid
+
+    def sign_in(self) -> ResponseReturnValue:
+        """POST {"name"}, or a form with it."""
+        request = flask.request
+        form = request.mimetype == "application/x-www-form-urlencoded"
+        if form:
+            csrf.check_origin(request.headers, request.host, must_be_said=True)
+            wanted = _name({_NAME: request.form.get(_NAME, "")})
+        else:
+            csrf.check(request.headers, request.host, wants_json=True)
+            wanted = _name(_json(request.get_data(cache=False)))
+        self.sessions.end(flask.session.get(_TOKEN))
+        flask.session.clear()
+        flask.session.permanent = True
+        flask.session[_TOKEN] = self.sessions.open(uid_of(wanted, self._own_uid), wanted)
+        return flask.redirect("./", 303) if form else self.who()
+
+    def sign_out(self) -> ResponseReturnValue:
+        """End the session here, not only in this browser."""
+        csrf.check(flask.request.headers, flask.request.host, wants_json=True)
+        self.sessions.end(flask.session.get(_TOKEN))
+        flask.session.clear()
+        return {"state": "ok"}
+
+    def who(self) -> ResponseReturnValue:
+        """Who is signed in."""
+        session = self.session()
+        if session is None:
+            raise Refusal("unauthenticated", "nobody is signed in")
+        return {"state": "ok", "uid": session.uid, "name": session.name}
+
+    def form(self) -> flask.Response:
+        """A page for browsers without scripts."""
+        session = self.session()
+        return flask.Response(_FORM.replace("NAME", html.escape("" if session is None else session.name)), mimetype="text/html")
+
+
+def uid_of(name: str, own_uid: str) -> str:
+    """The unix user of this site is the user that the command line acts as; everybody else is derived from the name."""
+    return own_uid if name == getpass.getuser() else derived_id(name.encode(), key=b"jobscribe development user")[:8]
+
+
+def _json(raw: bytes) -> object:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise Refusal("badRequest", f"the body is not JSON: {e}") from None
+
+
+def _name(body: object) -> str:
+    try:
+        name = msgspec.convert(body, Name).name.strip()
+    except msgspec.ValidationError as e:
+        raise Refusal("badRequest", f"a name is needed, of at most 64 characters: {e}") from None
+    if not name or not name.isprintable():
+        raise Refusal("badRequest", "a name is made of letters that can be seen")
+    return name
+
+
+_FORM = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Sign in</title></head>
+<body><h1>Sign in</h1>
+<form method="post" action="sign-in"><label>User name <input name="name" value="NAME" required maxlength="64"></label>
+<button>Sign in</button></form>
+<p>For development: any name will do, and there is no password.</p></body></html>
+"""

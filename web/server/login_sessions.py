@@ -1,0 +1,89 @@
+"""The sign-ins of `jobscribe up`, kept by the server, so that signing out ends them. Holds no passwords and decides nothing about users.
+
+A browser has a random token; the file has its digest. Changes are durable when a method returns, and survive a restart.
+"""
+
+import contextlib
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ...protocol.errors import Refusal
+from ...runtime.filesystems import write_atomically
+
+SESSION_SECS = 30 * 86400
+#: More sign-ins than this end the oldest ones.
+MOST = 1000
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Who signed in. until: unix seconds."""
+
+    uid: str
+    name: str
+    until: float
+
+
+class Sessions:
+    """One per process, for all threads. path: its file; None keeps nothing. A damaged file counts as empty: users sign in again."""
+
+    def __init__(self, path: Path | None, *, most: int = MOST, wall: Callable[[], float] = time.time) -> None:
+        self._path, self._most, self._wall = path, most, wall
+        self._lock = threading.Lock()
+        self._rows = self._read()
+        #: Called with the key of a session that was signed out, in any thread.
+        self.ended: Callable[[str], object] = lambda key: None
+
+    def open(self, uid: str, name: str) -> str:
+        """Return the token of a new session. Raises Refusal("storageUnavailable")."""
+        token, now = secrets.token_urlsafe(32), self._wall()
+        with self._lock:
+            rows = {k: s for k, s in self._rows.items() if s.until > now}
+            for key in list(rows)[: max(0, len(rows) + 1 - self._most)]:
+                del rows[key]
+            rows[key_of(token)] = Session(uid, name, now + SESSION_SECS)
+            self._write(rows)
+            self._rows = rows
+        return token
+
+    def of(self, token: object) -> Session | None:
+        """Return the session of this token; None where it has ended, or never was."""
+        found = self._rows.get(key_of(token)) if isinstance(token, str) else None
+        return found if found is not None and found.until > self._wall() else None
+
+    def end(self, token: object) -> None:
+        """End the session, if there is one. Raises Refusal("storageUnavailable"): then it has ended until the next restart only."""
+        if not isinstance(token, str) or key_of(token) not in self._rows:
+            return
+        with self._lock:
+            self._rows = {k: s for k, s in self._rows.items() if k != key_of(token)}
+            self.ended(key_of(token))
+            self._write(self._rows)
+
+    def _read(self) -> dict[str, Session]:
+        if self._path is None:
+            return {}
+        for leftover in self._path.parent.glob(f"{self._path.name}.*.new"):  # of a process that was killed while it wrote
+            with contextlib.suppress(OSError):
+                leftover.unlink()
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Session])
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+
+    def _write(self, rows: dict[str, Session]) -> None:
+        if self._path is None:
+            return
+        try:
+            write_atomically(str(self._path), msgspec.json.encode(rows), sync=True)
+        except OSError as e:
+            raise Refusal("storageUnavailable", f"the sign-in cannot be put on record: {e.strerror}") from None
+
+
+def key_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

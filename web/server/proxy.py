@@ -1,0 +1,397 @@
+"""The proxy of `jobscribe up`: one address for browsers; /live goes to the supervisor, everything else to the front end.
+
+Every request must come from the unix user of this process, or from root. Browsers send the cookies of a host to all of its ports, so
+another user's server on this machine gets them, too: a cookie alone proves nothing here.
+Bytes pass in both directions as fast as the slower side takes them, and nothing is collected. Nothing is understood but where a
+request goes, which headers are not for the other side, and that a side may be away.
+"""
+
+import asyncio
+import http.client
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import msgspec
+import tornado.httpserver
+import tornado.httputil
+import tornado.iostream
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
+
+from ...client.transport.address import Source
+from ...client.api.errors import ClientError
+from ...protocol.errors import Refusal
+from ...runtime.connections.admission import Admission, Limits
+from ...runtime.connections.http_server import MAX_HEADERS, Guard, Guarded, Peers
+from ...runtime.connections.http_server import server as http_server
+from ...runtime.log.logger import Log
+from ...runtime.log.aggregation import Sums
+from ..request import error_responses as errors
+from .peer_gate import Gate
+
+CONNECT_SECS = 5.0
+#: Browsers may leave a connection idle for so long.
+IDLE_SECS = 75.0
+LIMITS = Limits(idle_secs=IDLE_SECS)
+#: Connections to the front end that lie idle, and for how long: less than its server keeps them.
+MOST_KEPT, KEPT_SECS = 32, 30.0
+#: Requests to the front end, and streams of news, at once; one more is told to come back.
+MOST = 512
+#: A request of which nothing comes, or an answer of which nothing is taken, for so long is given up.
+STALL_SECS = 60.0
+LARGEST_BODY = 16 * 1024 * 1024
+#: Of somebody who is not signed in: the front end's server keeps a whole body before it asks whose it is.
+LARGEST_OF_STRANGERS = 64 * 1024
+#: The supervisor has a limit for uploads, which it says itself.
+LARGEST_UPLOAD = 2**40
+UPLOADS = "/lib-file/"
+_NO_LIMIT = 2**62
+_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
+#: Methods whose body tornado sends in chunks where its length is not known.
+_CHUNKED = ("POST", "PUT", "PATCH")
+_HOP_BY_HOP = frozenset({
+    "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})
+_OURS = frozenset({"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded"})
+
+Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
+
+
+class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
+    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each stream.
+
+    session: the key of the sign-in session that these headers show; None without one.
+    """
+
+    def __init__(self, front: Connect, supervisor: Source, session: Callable[[HTTPHeaders], str | None], log: Log) -> None:
+        self._front, self._supervisor, self.session, self.log = front, supervisor, session, log
+        self.gate = Gate(log)
+        self._streams: dict[str, set[_Passage]] = {}
+        self.under_way = self.live = 0
+        self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
+
+    def start_request(
+        self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
+    ) -> tornado.httputil.HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
+        return _Passage(self, request_conn, server_conn)
+
+    def add_stream(self, key: str, stream: "_Passage") -> None:
+        """This stream of news ends with this session."""
+        self._streams.setdefault(key, set()).add(stream)
+
+    def drop_stream(self, key: str, stream: "_Passage") -> None:
+        self._streams[key].discard(stream)
+        if not self._streams[key]:
+            del self._streams[key]
+
+    def end_streams(self, key: str) -> None:
+        """This session has ended."""
+        for stream in list(self._streams.get(key, ())):
+            stream.end()
+
+    def route(self, path: str) -> Connect:
+        return self._to_supervisor if is_live(path) else self._to_front
+
+    def keep(self, stream: tornado.iostream.IOStream) -> None:
+        """A connection to the front end that may be used again."""
+        if len(self._kept) < MOST_KEPT and not stream.closed():
+            # with a callback tornado listens, and so notices when it is closed meanwhile
+            stream.set_close_callback(lambda: None)
+            self._kept.append((time.monotonic(), stream))
+        else:
+            stream.close()
+
+    async def _to_front(self) -> tornado.iostream.IOStream:
+        while self._kept:
+            at, stream = self._kept.pop()
+            if not stream.closed() and time.monotonic() - at < KEPT_SECS:
+                stream.set_close_callback(None)
+                return stream
+            stream.close()
+        return await self._front()
+
+    async def _to_supervisor(self) -> tornado.iostream.IOStream:
+        try:
+            parts = urlsplit(self._supervisor().url)
+        except ClientError as e:
+            raise ConnectionError(e.sentence) from None
+        stream = tornado.iostream.IOStream(socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET))
+        return await _connected(stream, (parts.hostname, parts.port))
+
+
+def unix(path: str) -> Connect:
+    """How to connect to a server at this unix socket."""
+
+    async def connect() -> tornado.iostream.IOStream:
+        return await _connected(tornado.iostream.IOStream(socket.socket(socket.AF_UNIX)), path)
+
+    return connect
+
+
+async def _connected(stream: tornado.iostream.IOStream, address: object) -> tornado.iostream.IOStream:
+    try:
+        async with asyncio.timeout(CONNECT_SECS):
+            await stream.connect(address)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+class _Passage(tornado.httputil.HTTPMessageDelegate):
+    """One request on its way to its server, and the answer on its way back."""
+
+    def __init__(self, proxy: Proxy, browser: HTTP1Connection, connection: object) -> None:
+        self._proxy, self._browser, self._connection = proxy, browser, connection
+        #: of the session with which a stream of news ends
+        self._key: str | None = None
+        self._server: HTTP1Connection | None = None
+        self._counted = False
+        self._watching: asyncio.TimerHandle | None = None
+        #: has the whole request been read? has the whole answer been written?
+        self._heard = self._said = False
+        self._taken = 0
+        self._limit, self._excess = LARGEST_BODY, "tooLarge"
+        self._sends_body = True
+        self._reading: asyncio.Task[None] | None = None
+        self._what = ""
+        self._may_keep = False
+
+    # ---- the request
+
+    def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None]:
+        assert isinstance(start_line, RequestStartLine)
+        self._what = f"{start_line.method} {start_line.path.partition('?')[0]}"
+        self._may_keep = not is_live(start_line.path)
+        # the limits are ours: tornado's own answer would have neither code nor sentence
+        self._browser.set_max_body_size(_NO_LIMIT)
+        self._browser.set_close_callback(self.on_connection_close)
+        if "Content-Length" in headers or "Transfer-Encoding" in headers:
+            self._watch()
+        return self._begin(start_line, headers)
+
+    async def _begin(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+        try:
+            self._check(start_line, headers)
+            self._proxy.under_way += 1
+            self._proxy.live += not self._may_keep
+            self._counted = True
+            if not self._may_keep and (key := self._proxy.session(headers)) is not None:
+                self._key = key
+                self._proxy.add_stream(key, self)
+            stream = await self._proxy.route(start_line.path)()
+        except Refusal as e:
+            self._refuse(e)
+            return
+        except (OSError, tornado.iostream.StreamClosedError) as e:  # TimeoutError is an OSError
+            self._proxy.log("{}: no connection: {}", self._what, e)
+            self._refuse(Refusal("supervisorUnavailable", "this part of the site is not there at the moment; what runs, runs on"))
+            return
+        if self._browser.stream.closed():
+            stream.close()
+            return
+        stream.set_nodelay(True)
+        params = HTTP1ConnectionParameters(no_keep_alive=True, max_header_size=MAX_HEADERS, max_body_size=_NO_LIMIT)
+        self._server = HTTP1Connection(stream, True, params)
+        sent = self._forwarded(start_line, headers)
+        self._sends_body = start_line.method in _CHUNKED or "Content-Length" in sent
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._server))
+        await _quietly(self._server.write_headers(RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent))
+
+    def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+        self._limit, limit = LARGEST_OF_STRANGERS, self._limit
+        self._proxy.gate.check(self._connection, self._browser.stream.socket)
+        self._limit = limit
+        declared = headers.get("Content-Length")
+        if declared is not None and (not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers):
+            # two readers of it could see two requests
+            raise tornado.httputil.HTTPInputError("a body has one length, in digits")
+        if (self._proxy.under_way - self._proxy.live if self._may_keep else self._proxy.live) >= MOST:
+            raise Refusal("tooManyRequests", "too many requests are under way")
+        if not start_line.path.isascii():
+            raise Refusal("badRequest", "an address is made of ASCII")
+        length = int(declared or 0)
+        if "Transfer-Encoding" not in headers and length <= LARGEST_OF_STRANGERS:
+            return
+        if self._proxy.session(headers) is None:
+            self._limit, self._excess = LARGEST_OF_STRANGERS, "unauthenticated"
+        elif start_line.path.startswith(UPLOADS):
+            self._limit = LARGEST_UPLOAD
+        if length > self._limit:
+            raise self._too_large()
+
+    def _too_large(self) -> Refusal:
+        whose = " of somebody who is not signed in" if self._excess == "unauthenticated" else ""
+        return Refusal(self._excess, f"a request{whose} may take {self._limit} bytes")
+
+    def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
+        sent = _passed_on(headers, _OURS)
+        sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = self._browser.stream.socket.getpeername()[0], "http"
+        sent["X-Forwarded-Host"] = headers.get("Host", "")
+        if not self._may_keep:
+            sent["Connection"] = "close"
+        return sent
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        self._taken += len(chunk)
+        if self._taken > 4 * self._limit:
+            self._browser.close()  # it was told, and goes on
+        elif self._taken > self._limit and not self._said:
+            self._refuse(self._too_large())
+        elif self._server is not None and self._sends_body and not self._server.stream.closed():
+            return _quietly(self._server.write(chunk))
+        return None
+
+    def finish(self) -> None:
+        self._heard = True
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._said:
+            self._browser.finish()
+        elif self._server is not None and not self._server.stream.closed():
+            self._server.finish()
+
+    def _watch(self, taken: int = -1) -> None:
+        """Does its body still come? taken: bytes that had come when it was last looked at."""
+        if self._heard or self._browser.stream.closed():
+            return
+        if taken == self._taken:
+            self._proxy.log("{}: the rest of it does not come", self._what)
+            self._browser.close()
+            self._over()
+            return
+        self._watching = asyncio.get_running_loop().call_later(STALL_SECS, self._watch, self._taken)
+
+    def on_connection_close(self) -> None:
+        """The browser is gone, and so is its wish."""
+        self._over()
+
+    # ---- the answer
+
+    async def _read(self, server: HTTP1Connection) -> None:
+        answer = _Answer(self)
+        try:
+            still_open = await server.read_response(answer)
+            if still_open and self._may_keep and answer.may_keep and answer.finished and self._heard:
+                self._server = None
+                self._proxy.keep(server.detach())
+        except tornado.iostream.StreamClosedError:
+            pass  # the browser left, and its connection was closed here: nobody is there to be told
+        finally:
+            if not answer.begun:
+                self._refuse(Refusal("supervisorUnavailable", "this part of the site was stopped before it answered; ask again"))
+            elif not answer.finished:
+                self._browser.close()
+            self._over()
+
+    def begin_answer(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> Awaitable[None]:
+        return self._taking(self._browser.write_headers(start_line, _passed_on(headers, frozenset())))
+
+    def continue_answer(self, chunk: bytes) -> Awaitable[None]:
+        return self._taking(self._browser.write(chunk))
+
+    async def _taking(self, written: Awaitable[None]) -> None:
+        """The server waits for the browser, but not for ever: it may be a worker that waits."""
+        try:
+            async with asyncio.timeout(STALL_SECS):
+                await _quietly(written)
+        except TimeoutError:
+            self._proxy.log("{}: its answer is not taken", self._what)
+            self._browser.close()
+            self._over()
+
+    def end_answer(self) -> None:
+        """Only when the request has been read, too: a connection that is closed before may take the answer with it."""
+        self._said = True
+        if self._heard and not self._browser.stream.closed():
+            self._browser.finish()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._over()
+        if self._said or self._browser.stream.closed():
+            return
+        body = msgspec.json.encode(errors.body(refusal))
+        headers = HTTPHeaders({
+            "Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        })
+        self._browser.write_headers(ResponseStartLine("HTTP/1.1", refusal.http, http.client.responses[refusal.http]), headers, body)
+        self.end_answer()
+
+    def _over(self) -> None:
+        """Nothing more is to be had of the server, and the place is free."""
+        if self._counted:
+            self._counted = False
+            self._proxy.under_way -= 1
+            self._proxy.live -= not self._may_keep
+        if self._key is not None:
+            self._proxy.drop_stream(self._key, self)
+            self._key = None
+        if self._server is not None:
+            self._server.close()
+
+    def end(self) -> None:
+        """The session of this stream has ended."""
+        self._browser.close()
+        self._over()
+
+
+class _Answer(tornado.httputil.HTTPMessageDelegate):
+    """The server's answer, as it comes."""
+
+    def __init__(self, passage: _Passage) -> None:
+        self._passage = passage
+        self.begun = self.finished = self.may_keep = False
+
+    def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None] | None:
+        assert isinstance(start_line, ResponseStartLine)
+        if start_line.code < 200:
+            return None
+        self.begun = True
+        self.may_keep = start_line.version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close"
+        return self._passage.begin_answer(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._passage.continue_answer(chunk)
+
+    def finish(self) -> None:
+        if self.begun:
+            self.finished = True
+            self._passage.end_answer()
+
+
+def is_live(path: str) -> bool:
+    return path.partition("?")[0] == "/live"
+
+
+def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:
+    """What concerns the other side: neither this connection nor what only we may say."""
+    named = {name.strip().lower() for value in headers.get_list("Connection") for name in value.split(",")}
+    kept = HTTPHeaders()
+    for name, value in headers.get_all():
+        if name.lower() not in _HOP_BY_HOP | named | more:
+            kept.add(name, value)
+    return kept
+
+
+async def _quietly(written: Awaitable[None]) -> None:
+    """A side that is gone is noticed by who reads from it."""
+    try:
+        await written
+    except tornado.iostream.StreamClosedError:
+        return
+
+
+def serve(proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS) -> tornado.httpserver.HTTPServer:
+    """Requests from this socket go through the proxy from now on; needs a running loop."""
+    said = Sums(proxy.log)
+    admission = Admission(limits, time.monotonic(), lambda reason, sentence: None if reason == "idle" else said.add(sentence))
+    server = http_server(Guarded(Guard(admission, Peers()), proxy, None))
+    listening.setblocking(False)
+    server.add_sockets([listening])
+    return server
